@@ -1,8 +1,8 @@
-// A rank of a group, over two channels, whose peers are not to be trusted: they say what an honest peer would say, or something else, at the
-// wrong time, twice, or of another size; they write where they were let, or elsewhere, and announce what they never wrote.
-// Their queue pairs are honest, so everything arrives. The group may fail; but memory whose operation has ended is given
-// back at once, so whoever still reads or writes it is found, and when the group has failed nothing may be under way.
-// Any input is a program; see `Machine::step` for its words.
+// A rank of a group, over two channels, whose peers are not to be trusted: they say what an honest peer would say, or
+// something else, at the wrong time, twice, or of another size; they write where they were let, or elsewhere, and
+// announce what they never wrote. Their queue pairs are honest, so everything arrives. The group may fail; but memory
+// whose operation has ended is given back at once, so whoever still reads or writes it is found, and when the group has
+// failed nothing may be under way. Any input is a program; see `Machine::step` for its words.
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -71,8 +71,8 @@ proto::EndpointConfig engine_config() {
   return config;
 }
 
-void connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, std::uint32_t cq,
-             proto::Domain domain = 0) {
+void connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer,
+             std::uint32_t cq, proto::Domain domain = 0) {
   proto::InitAttributes init;
   init.send_cq = init.recv_cq = cq;
   init.domain = domain;
@@ -82,7 +82,8 @@ void connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, std::uint32_t
   rtr.mtu = mtu;
   proto::RtsAttributes rts;
   rts.retry_exponential = 1;
-  expect(!engine.create_qp(qpn) && !engine.modify_init(qpn, init) && !engine.modify_rtr(now, qpn, rtr) && !engine.modify_rts(now, qpn, rts));
+  expect(!engine.create_qp(qpn) && !engine.modify_init(qpn, init) && !engine.modify_rtr(now, qpn, rtr) &&
+         !engine.modify_rts(now, qpn, rts));
 }
 
 std::uint32_t set_up(proto::Endpoint& engine) {
@@ -106,15 +107,21 @@ struct Stage final : proto::Driver {
   void send_pending() override {}
   bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
   void request_progress() override { progress_requested = true; }
-  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes, bool) override {
+  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                         bool) override {
     return engine.modify_init(qpn, attributes);
   }
-  proto::MaybeError connect(proto::Endpoint& e, Time at, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
+  proto::MaybeError connect(proto::Endpoint& e, Time at, std::uint32_t qpn,
+                            const proto::RtrAttributes& attributes) override {
     return e.modify_rtr(at, qpn, attributes);
   }
   void destroy(proto::Endpoint& e, Time at, std::uint32_t qpn) override { e.destroy_qp(at, qpn); }
-  void add_progress_handler(proto::ProgressHandler* progress_handler) override { progress_handlers.push_back(progress_handler); }
-  void remove_progress_handler(proto::ProgressHandler* progress_handler) override { std::erase(progress_handlers, progress_handler); }
+  void add_progress_handler(proto::ProgressHandler* progress_handler) override {
+    progress_handlers.push_back(progress_handler);
+  }
+  void remove_progress_handler(proto::ProgressHandler* progress_handler) override {
+    std::erase(progress_handlers, progress_handler);
+  }
   bool is_closed() const override { return false; }
   Time now() const override { return Time{1'000'000}; }
 
@@ -139,10 +146,11 @@ struct Peer {
   std::uint32_t rank = 0;
   std::uint32_t channel = 0;
   std::uint32_t cq = 0;
-  std::uint32_t ring_rkey = 0;         // of the ring that its messages go to
+  std::uint32_t ring_rkey = 0;  // of the ring that its messages go to
   std::uint64_t written = 0;
   MessageRing inbox;
-  std::vector<std::uint8_t> landing = std::vector<std::uint8_t>(sizes.back());  // what is written to it, one over the other
+  std::vector<std::uint8_t> landing = std::vector<std::uint8_t>(
+      sizes.back());                           // what is written to it, one over the other
   std::deque<std::vector<std::uint8_t>> sent;  // what the engine may still read
   std::deque<MessageHeader> heard;
   std::vector<Share> shares;
@@ -157,7 +165,8 @@ class Machine {
       stage.engine.allow_domains(ranks);
       for (std::uint32_t peer = 0; peer + 1 < ranks; ++peer) stage.engine.add_peer();
     }
-    group_ = std::make_unique<Group>(homes, RankInfo{rank_, ranks, mtu}, std::vector<proto::Domain>{1, 2, 3}, 7, std::make_shared<CompletionNotifier>());
+    group_ = std::make_unique<Group>(homes, RankInfo{rank_, ranks, mtu}, std::vector<proto::Domain>{1, 2, 3}, 7,
+                                     std::make_shared<CompletionNotifier>());
     for (std::uint32_t i = 0; i < peers_.size(); ++i) join(i, homes[i / (ranks - 1)].cq);
     group_->start(8 * mtu);
   }
@@ -197,7 +206,8 @@ class Machine {
     peer.engine.add_peer();
     peer.ring_rkey = group_->ring_rkey(peer.channel, peer.rank);
     expect(peer.engine.add_region({peer.inbox.inbound(), 0, peer.inbox.ring_bytes(), ring_key}));
-    for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
+    for (std::uint32_t i = 0; i < 8; ++i)
+      expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
     Stage& stage = stages_[peer.channel];
     for (std::uint32_t k : {0, 1}) {
       const std::uint32_t here = message_qpn(rank_, peer.rank) + k, there = message_qpn(peer.rank, rank_) + k;
@@ -222,7 +232,8 @@ class Machine {
     const std::size_t forced = how / op_names.size() % (algorithm_names.size() + 1);  // 0: none
     std::optional<Algorithm> algorithm;
     if (forced > 0) algorithm = static_cast<Algorithm>(forced - 1);
-    const bool is_rooted = kind == Kind::broadcast || kind == Kind::reduce || kind == Kind::gather || kind == Kind::scatter;
+    const bool is_rooted = kind == Kind::broadcast || kind == Kind::reduce || kind == Kind::gather ||
+                           kind == Kind::scatter;
     const std::int32_t root = is_rooted ? in_.byte() % static_cast<std::int32_t>(ranks) : -1;
     const std::uint64_t bytes = kind == Kind::barrier ? 0 : any_size() / size_of(dtype) * size_of(dtype);
     Asked mine = ask(kind, dtype, op, root, bytes, rank_);
@@ -357,7 +368,8 @@ class Machine {
       std::uint64_t bytes = std::min(out.slices.size, out.bytes - at);
       if (wrong & 1) at += in_.byte();
       if (wrong & 2) bytes = 1 + in_.byte();
-      write(peer, 1, let.rkey + out.index, at, std::vector<std::uint8_t>(bytes, 1), immediate_of(share.grant.number, out.index));
+      write(peer, 1, let.rkey + out.index, at, std::vector<std::uint8_t>(bytes, 1),
+            immediate_of(share.grant.number, out.index));
     }
   }
 
@@ -366,10 +378,12 @@ class Machine {
     const std::uint8_t bits = in_.byte();
     std::uint32_t rkey = peer.ring_rkey;
     if (bits & 1 && !peer.heard.empty()) rkey = peer.heard[in_.byte() % peer.heard.size()].rkey + (bits >> 4);
-    write(peer, bits >> 1 & 1, rkey, bits & 4 ? in_.word() : in_.byte(), std::vector<std::uint8_t>(1 + in_.byte(), 1), in_.word());
+    write(peer, bits >> 1 & 1, rkey, bits & 4 ? in_.word() : in_.byte(), std::vector<std::uint8_t>(1 + in_.byte(), 1),
+          in_.word());
   }
 
-  void write(Peer& peer, std::uint32_t qp, std::uint32_t rkey, std::uint64_t va, std::vector<std::uint8_t> bytes, std::uint32_t imm) {
+  void write(Peer& peer, std::uint32_t qp, std::uint32_t rkey, std::uint64_t va, std::vector<std::uint8_t> bytes,
+             std::uint32_t imm) {
     if (bytes.empty()) return;
     peer.sent.push_back(std::move(bytes));
     proto::WorkRequest request;
@@ -416,7 +430,9 @@ class Machine {
   void listen(Peer& peer, Time now) {
     proto::Completion completion;
     while (peer.engine.poll_completions(peer.cq, {&completion, 1})) {
-      if (completion.kind != proto::CompletionKind::receive_imm || completion.status != proto::CompletionStatus::success) continue;
+      if (completion.kind != proto::CompletionKind::receive_imm ||
+          completion.status != proto::CompletionStatus::success)
+        continue;
       peer.engine.post_receive(completion.qpn, completion.wr_id);
       if (completion.wr_id != 0) continue;
       const MessageRing::Received got = peer.inbox.receive(peer.engine, now, completion.length);

@@ -1,6 +1,7 @@
-// An endpoint with queue pairs in every state, fed with whatever the fuzzer thinks of: raw datagrams, packets that are almost
-// right, in batches or not, posts, timeouts, ports that come and go, polls at odd moments, a driver that was held up. Nothing may be written outside the registered regions, no
-// check may fail, and the sanitizers must stay quiet. Any input is a program; see `Machine::step` for its words.
+// An endpoint with queue pairs in every state, fed with whatever the fuzzer thinks of: raw datagrams, packets that are
+// almost right, in batches or not, posts, timeouts, ports that come and go, polls at odd moments, a driver that was
+// held up. Nothing may be written outside the registered regions, no check may fail, and the sanitizers must stay
+// quiet. Any input is a program; see `Machine::step` for its words.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -35,7 +36,11 @@ EndpointConfig endpoint_config(std::uint8_t bits) {
 
 class Machine {
  public:
-  explicit Machine(Input& input) : in_(input), endpoint_(endpoint_config(input.byte())), memory_(region_size + 2 * guard, fill), source_(1 << 16, 1) {
+  explicit Machine(Input& input)
+      : in_(input),
+        endpoint_(endpoint_config(input.byte())),
+        memory_(region_size + 2 * guard, fill),
+        source_(1 << 16, 1) {
     auto evs = std::make_shared<EvProfile>();
     evs->count = 2 * ports;
     evs->spares = ports;
@@ -43,14 +48,14 @@ class Machine {
     auto fixed = std::make_shared<CcProfile>();
     fixed->algorithm = "fixed_window";
     std::uint32_t id = 0;
-    if (endpoint_.add_ev_profile(evs, id) || endpoint_.add_cc_profile(nscc, id) || endpoint_.add_cc_profile(fixed, id)) std::abort();
+    if (endpoint_.add_ev_profile(evs, id) || endpoint_.add_cc_profile(nscc, id) || endpoint_.add_cc_profile(fixed, id))
+      std::abort();
     cq_ = endpoint_.create_cq();
     endpoint_.add_peer();
     endpoint_.add_peer();
     if (!endpoint_.add_region({memory_.data() + guard, region_va, region_size, 7})) std::abort();
     for (std::uint32_t i = 0; i < 4; ++i)
-      while (advance(i)) {
-      }
+      while (advance(i)) {}
     // One that failed before it had a peer, and one that is only a number.
     if (!advance(4) || !advance(4)) std::abort();
     endpoint_.modify_error(now_, qpns[4]);
@@ -192,14 +197,17 @@ class Machine {
     const std::uint32_t qpn = any_qpn();
     QueuePair* pair = endpoint_.qp(qpn);
     const std::uint8_t shape = in_.byte();
-    wire::Packet p = to(qpn, static_cast<wire::Opcode>(0xC6 + shape % 6), pair ? near(pair->responder().expected()) : Psn(0));
+    wire::Packet p = to(qpn, static_cast<wire::Opcode>(0xC6 + shape % 6),
+                        pair ? near(pair->responder().expected()) : Psn(0));
     p.bth.ack_request = shape & 8;
     p.bth.retransmission = shape & 16;
     p.bth.timestamped = shape & 32;
     auto& w = p.body.emplace<wire::Write>();
     w.meth = {static_cast<std::uint16_t>(in_.byte() % 12), in_.byte()};
     w.payload_size = shape & 64 ? 512 : in_.byte() + 1u;
-    w.reth.dmalen = shape & 128 ? in_.word() : (wire::is_last(p.bth.opcode) && wire::is_first(p.bth.opcode) ? w.payload_size : 512 + w.payload_size);
+    w.reth.dmalen = shape & 128 ? in_.word()
+                                : (wire::is_last(p.bth.opcode) && wire::is_first(p.bth.opcode) ? w.payload_size
+                                                                                               : 512 + w.payload_size);
     w.reth.rkey = in_.byte() % 8 ? 7 : in_.byte();
     const std::uint8_t where = in_.byte();
     w.reth.va = where == 255 ? in_.longword() : region_va + where * 40u;
@@ -221,7 +229,8 @@ class Machine {
     s.bitmap = bits & 64 ? in_.longword() : 1ull << (bits & 63);
     s.mpr = bits & 128 ? in_.byte() : 0;
     rcvd_ += in_.byte();
-    s.cc = {static_cast<std::uint16_t>(in_.byte()), 0, (bits & 4) != 0, static_cast<std::uint8_t>(in_.byte() & 127), rcvd_ & 0xFFFFFF};
+    s.cc = {static_cast<std::uint16_t>(in_.byte()), 0, (bits & 4) != 0, static_cast<std::uint8_t>(in_.byte() & 127),
+            rcvd_ & 0xFFFFFF};
     deliver(p);
   }
 
@@ -240,9 +249,11 @@ class Machine {
   void deliver_ack() {
     const std::uint32_t qpn = any_qpn();
     QueuePair* pair = endpoint_.qp(qpn);
-    wire::Packet p = to(qpn, wire::Opcode::acknowledge, pair ? near(pair->requester().next_psn() - in_.byte()) : Psn(0));
+    wire::Packet p = to(qpn, wire::Opcode::acknowledge,
+                        pair ? near(pair->requester().next_psn() - in_.byte()) : Psn(0));
     const std::uint8_t syndrome = in_.byte();
-    p.body = wire::Aeth{syndrome < 240 ? wire::Syndrome::ack : static_cast<wire::Syndrome>(in_.byte()), in_.word() & 0xFFFFFF};
+    p.body = wire::Aeth{syndrome < 240 ? wire::Syndrome::ack : static_cast<wire::Syndrome>(in_.byte()),
+                        in_.word() & 0xFFFFFF};
     if (syndrome < 200) std::get<wire::Aeth>(p.body).msn &= 0x0F;
     deliver(p);
   }
@@ -255,14 +266,16 @@ class Machine {
 
   void deliver_node_operation() {
     const std::uint8_t bits = in_.byte();
-    wire::Packet p = to(wire::endpoint_qpn, bits & 1 ? wire::Opcode::endpoint_request : wire::Opcode::endpoint_response, Psn(in_.byte()));
+    wire::Packet p = to(wire::endpoint_qpn, bits & 1 ? wire::Opcode::endpoint_request : wire::Opcode::endpoint_response,
+                        Psn(in_.byte()));
     const std::uint64_t key = bits & 4 ? port_key : 0;
     if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}, key};
     else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}, key};
     // Or what an honest peer says to the last request, but for a bit.
     if ((bits & 9) == 8) {
       p.bth.psn = asked_.id;
-      p.body = wire::EndpointResponse{asked_.request.op, asked_.request.timestamp, asked_.request.key ^ (bits >> 4 & 1)};
+      p.body = wire::EndpointResponse{asked_.request.op, asked_.request.timestamp,
+                                      asked_.request.key ^ (bits >> 4 & 1)};
     }
     deliver(p);
   }
@@ -281,14 +294,13 @@ class Machine {
     for (unsigned left = bits; left && endpoint_.poll_transmit(now_, bits | 1u, t); --left) {
       bytes.resize(wire::packet_size(t.packet));
       if (wire::emit(t.packet, bytes) != bytes.size() || t.port >= ports) std::abort();
-      if (const auto* request = std::get_if<wire::EndpointRequest>(&t.packet.body)) asked_ = {t.packet.bth.psn, *request};
+      if (const auto* request = std::get_if<wire::EndpointRequest>(&t.packet.body))
+        asked_ = {t.packet.bth.psn, *request};
     }
     Completion completions[8];
-    while (endpoint_.poll_completions(cq_, completions)) {
-    }
+    while (endpoint_.poll_completions(cq_, completions)) {}
     Event event;
-    while (endpoint_.poll_event(event)) {
-    }
+    while (endpoint_.poll_event(event)) {}
   }
 
   void post() {
@@ -334,8 +346,8 @@ class Machine {
     if (bits < 32) endpoint_.destroy_qp(now_, qpns[i]);
     else if (bits < 64) endpoint_.modify_error(now_, qpns[i]);
     else if (bits < 160) advance(i);
-    else while (advance(i)) {
-    }
+    else
+      while (advance(i)) {}
   }
 
   Input& in_;

@@ -1,6 +1,6 @@
-// The handshake of C faces with somebody in the middle, who may cut, change, repeat, insert and hold back what two ends say,
-// and hand offers of any bytes to who reads them. What must hold: an end is never handed an offer that the other did not make;
-// none is done where bytes of a proof were changed; and nothing but a HostError ends it.
+// The handshake of C faces with somebody in the middle, who may cut, change, repeat, insert and hold back what two ends
+// say, and hand offers of any bytes to who reads them. What must hold: an end is never handed an offer that the other
+// did not make; none is done where bytes of a proof were changed; and nothing but a HostError ends it.
 #include <array>
 #include <cstdlib>
 #include <vector>
@@ -101,8 +101,7 @@ void read_offer(std::span<const std::uint8_t> bytes) {
   try {
     const Bytes once = encode(decode_offer(bytes));
     expect(encode(decode_offer(once)) == once);
-  } catch (const HostError&) {
-  }
+  } catch (const HostError&) {}
 }
 
 }  // namespace

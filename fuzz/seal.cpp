@@ -1,12 +1,12 @@
-// Opens packets that may have been changed, cut, put together, or sent before. What must hold: whatever opens is what was
-// sealed, as it was or its headers alone where it was trimmed; no packet opens twice, and none that was trimmed after
-// it was there as a whole.
+// Opens packets that may have been changed, cut, put together, or sent before. What must hold: whatever opens is what
+// was sealed, as it was or its headers alone where it was trimmed; no packet opens twice, and none that was trimmed
+// after it was there as a whole.
 #include <array>
 #include <cstdlib>
 #include <vector>
 
-#include "input.h"
 #include "crypto/packet_sealer.h"
+#include "input.h"
 #include "wire/packet.h"
 
 namespace softmrc::fuzz {
@@ -25,15 +25,25 @@ struct Sent {
   bool was_trimmed = false;
 };
 
-constexpr std::array opcodes{wire::Opcode::write_first, wire::Opcode::write_middle,     wire::Opcode::write_last,
-                             wire::Opcode::write_last_imm, wire::Opcode::write_only,    wire::Opcode::write_only_imm,
-                             wire::Opcode::acknowledge, wire::Opcode::sack,             wire::Opcode::nack,
-                             wire::Opcode::probe,       wire::Opcode::endpoint_request, wire::Opcode::endpoint_response};
+constexpr std::array opcodes{wire::Opcode::write_first,
+                             wire::Opcode::write_middle,
+                             wire::Opcode::write_last,
+                             wire::Opcode::write_last_imm,
+                             wire::Opcode::write_only,
+                             wire::Opcode::write_only_imm,
+                             wire::Opcode::acknowledge,
+                             wire::Opcode::sack,
+                             wire::Opcode::nack,
+                             wire::Opcode::probe,
+                             wire::Opcode::endpoint_request,
+                             wire::Opcode::endpoint_response};
 
 class Attack {
  public:
   Attack(Input& in, Cipher cipher)
-      : in_(in), out_(cipher, Secret{1}, 0xABCDEF, {1 + in.byte() % 8u, seconds(1 + in.byte())}, std::make_shared<ForkGuard>()), inbound_(cipher, Secret{1}) {}
+      : in_(in),
+        out_(cipher, Secret{1}, 0xABCDEF, {1 + in.byte() % 8u, seconds(1 + in.byte())}, std::make_shared<ForkGuard>()),
+        inbound_(cipher, Secret{1}) {}
 
   void step() {
     now_ = now_ + milliseconds(in_.byte());

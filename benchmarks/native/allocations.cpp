@@ -33,10 +33,14 @@ void* released(void* p) {
 void* one(std::size_t size) { return counted(::operator new(size)); }
 void* many(std::size_t size) { return counted(::operator new[](size)); }
 void* one_or_null(std::size_t size, const std::nothrow_t& tag) noexcept { return counted(::operator new(size, tag)); }
-void* many_or_null(std::size_t size, const std::nothrow_t& tag) noexcept { return counted(::operator new[](size, tag)); }
+void* many_or_null(std::size_t size, const std::nothrow_t& tag) noexcept {
+  return counted(::operator new[](size, tag));
+}
 void release_one(void* p) noexcept { ::operator delete(released(p)); }
 void release_many(void* p) noexcept { ::operator delete[](released(p)); }
-void release_sized(void* p, std::size_t) noexcept { release_one(p); }  // clang offers no call with a size unless asked to
+void release_sized(void* p, std::size_t) noexcept {
+  release_one(p);
+}  // clang offers no call with a size unless asked to
 void release_sized_many(void* p, std::size_t) noexcept { release_many(p); }
 
 // By the names that the C++ ABI gives the operators. std::size_t is `unsigned long` wherever we build.
@@ -56,7 +60,7 @@ void* replacement_of(std::string_view name) {
 struct Tables {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
-  const ElfW(Rela)* calls = nullptr;   // of functions that are only called
+  const ElfW(Rela)* calls = nullptr;  // of functions that are only called
   std::size_t call_bytes = 0;
   const ElfW(Rela)* others = nullptr;  // of those whose address is taken, among much else
   std::size_t other_bytes = 0;
@@ -107,7 +111,8 @@ std::size_t watch_allocations(const char* path) {
   std::size_t replaced = 0;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) {
     const Tables tables(map->l_ld);
-    replaced = replace(tables, tables.calls, tables.call_bytes, map->l_addr) + replace(tables, tables.others, tables.other_bytes, map->l_addr);
+    replaced = replace(tables, tables.calls, tables.call_bytes, map->l_addr) +
+               replace(tables, tables.others, tables.other_bytes, map->l_addr);
   }
   dlclose(library);
   return replaced;
@@ -117,4 +122,4 @@ AllocationCount allocations() {
   return {allocation_count.load(std::memory_order_relaxed), allocated_bytes.load(std::memory_order_relaxed)};
 }
 
-}  // namespace softmrc::yardstick
+}  // namespace softmrc::benchmarks

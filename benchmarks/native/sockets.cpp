@@ -54,7 +54,8 @@ std::uint64_t send(int fd, std::uint32_t message_bytes, double seconds) {
   return sent;
 }
 
-void flood(const std::vector<int>& fds, const std::vector<std::vector<std::uint8_t>>& payloads, double per_s, double seconds) {
+void flood(const std::vector<int>& fds, const std::vector<std::vector<std::uint8_t>>& payloads, double per_s,
+           double seconds) {
   const Stopwatch watch;
   std::uint64_t sent = 0;
   while (!fds.empty() && !payloads.empty()) {
@@ -62,7 +63,8 @@ void flood(const std::vector<int>& fds, const std::vector<std::vector<std::uint8
     if (elapsed >= seconds) return;
     for (const auto due = static_cast<std::uint64_t>(elapsed * per_s); sent < due; ++sent) {
       const auto& payload = payloads[sent % payloads.size()];
-      [[maybe_unused]] const ssize_t done = ::send(fds[sent % fds.size()], payload.data(), payload.size(), MSG_DONTWAIT);
+      [[maybe_unused]] const ssize_t done = ::send(fds[sent % fds.size()], payload.data(), payload.size(),
+                                                   MSG_DONTWAIT);
     }
     const timespec nap{0, 500'000};
     nanosleep(&nap, nullptr);
@@ -88,4 +90,4 @@ double receive(int fd, std::uint32_t message_bytes, double seconds) {
   return span > 0 ? static_cast<double>(received) / span : 0;
 }
 
-}  // namespace softmrc::yardstick
+}  // namespace softmrc::benchmarks

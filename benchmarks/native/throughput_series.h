@@ -1,5 +1,5 @@
-// How many payload bytes of one queue pair were placed in each span of time, from now on: what a measurement of failures
-// looks at.
+// How many payload bytes of one queue pair were placed in each span of time, from now on: what a measurement of
+// failures looks at.
 #pragma once
 
 #include <vector>
@@ -51,4 +51,4 @@ class ThroughputSeries final : public proto::ProgressHandler {
   std::vector<std::uint64_t> bins_;
 };
 
-}  // namespace softmrc::yardstick
+}  // namespace softmrc::benchmarks

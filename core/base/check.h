@@ -17,8 +17,8 @@ struct CheckFailure : std::logic_error {
 
 }  // namespace softmrc
 
-#define SOFTMRC_CHECK(promise)                                            \
-  do {                                                                    \
-    if (!(promise)) [[unlikely]]                                          \
-      ::softmrc::check_failed(__FILE__, __LINE__, #promise);              \
+#define SOFTMRC_CHECK(promise)                               \
+  do {                                                       \
+    if (!(promise)) [[unlikely]]                             \
+      ::softmrc::check_failed(__FILE__, __LINE__, #promise); \
   } while (false)

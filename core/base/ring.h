@@ -77,7 +77,8 @@ class SerialRing {
 
   // The caller reserves room before it uses a number; `first` is the oldest number still in use.
   void reserve(std::uint32_t first, std::uint32_t count) {
-    if (count > capacity()) [[unlikely]] grow(first, count);
+    if (count > capacity()) [[unlikely]]
+      grow(first, count);
   }
 
   T& operator[](std::uint32_t number) { return slots_[number & mask_]; }

@@ -16,7 +16,8 @@ using SecretKey = std::array<std::uint64_t, 2>;
 class SipHash {
  public:
   constexpr explicit SipHash(const SecretKey& key)
-      : v_{key[0] ^ 0x736F6D6570736575u, key[1] ^ 0x646F72616E646F6Du, key[0] ^ 0x6C7967656E657261u, key[1] ^ 0x7465646279746573u} {}
+      : v_{key[0] ^ 0x736F6D6570736575u, key[1] ^ 0x646F72616E646F6Du, key[0] ^ 0x6C7967656E657261u,
+           key[1] ^ 0x7465646279746573u} {}
 
   constexpr void add(std::uint64_t word) {
     v_[3] ^= word;

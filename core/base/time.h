@@ -12,12 +12,14 @@ namespace softmrc {
 
 constexpr std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
-  if (!__builtin_add_overflow(a, b, &sum)) [[likely]] return sum;
+  if (!__builtin_add_overflow(a, b, &sum)) [[likely]]
+    return sum;
   return b > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
 }
 constexpr std::int64_t saturated_difference(std::int64_t a, std::int64_t b) {
   std::int64_t difference = 0;
-  if (!__builtin_sub_overflow(a, b, &difference)) [[likely]] return difference;
+  if (!__builtin_sub_overflow(a, b, &difference)) [[likely]]
+    return difference;
   return b < 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
 }
 

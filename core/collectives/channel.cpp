@@ -12,8 +12,8 @@ namespace softmrc::collectives {
 namespace {
 
 constexpr Duration words_come_within = milliseconds(500);
-// A rank starts so many collectives before an earlier one has ended, and says at most three things in each to a peer that
-// has said nothing yet: a grant, and a step in two pieces.
+// A rank starts so many collectives before an earlier one has ended, and says at most three things in each to a peer
+// that has said nothing yet: a grant, and a step in two pieces.
 constexpr std::size_t max_stashed = 3 * max_started;
 
 // It may have left before it was spoken to, and so before it had reason to say goodbye.
@@ -28,7 +28,8 @@ std::string reason_of(proto::CompletionStatus status) {
     case remote_operation: return "did not keep up with messages";
     case peer_error: return "broke off the connection";
     case local_protocol: return "wrote where it may not";
-    case success: case flushed: break;
+    case success:
+    case flushed: break;
   }
   return "lost its connection";
 }
@@ -37,7 +38,8 @@ std::string reason_of(proto::CompletionStatus status) {
 
 std::string describe(const CollectiveFingerprint& d) {
   const auto name = [](const auto& names, auto value) {
-    return static_cast<std::size_t>(value) < names.size() ? std::string(names[static_cast<std::size_t>(value)]) : std::string("?");
+    return static_cast<std::size_t>(value) < names.size() ? std::string(names[static_cast<std::size_t>(value)])
+                                                          : std::string("?");
   };
   std::string text = name(kind_names, d.kind);
   if (reduces(d.kind)) text += "(" + name(op_names, d.op) + ")";
@@ -51,17 +53,25 @@ std::string timeout_message(const std::string& what, std::uint32_t rank, double 
   std::string seconds = std::to_string(timeout_s);
   seconds.erase(seconds.find_last_not_of('0') + 1);
   if (seconds.back() == '.') seconds.pop_back();
-  return "timed out, its timeout is over: " + what + " of rank " + std::to_string(rank) + " did not end within " + seconds + " s: " + whom;
+  return "timed out, its timeout is over: " + what + " of rank " + std::to_string(rank) + " did not end within " +
+         seconds + " s: " + whom;
 }
 
 Time deadline_of(Time now, double timeout_s) {
   return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
 }
 
-Channel::Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResources& home, RankInfo place, const GroupDirectory& roll,
-               std::span<const proto::Domain> domains, std::uint64_t seed)
-    : owner_(owner), number_(number), home_(home), driver_(*home.driver), place_(place), roll_(roll), domains_(domains),
-      prng_(seed, "rkeys", number), peers_(place.size) {
+Channel::Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResources& home, RankInfo place,
+                 const GroupDirectory& roll, std::span<const proto::Domain> domains, std::uint64_t seed)
+    : owner_(owner),
+      number_(number),
+      home_(home),
+      driver_(*home.driver),
+      place_(place),
+      roll_(roll),
+      domains_(domains),
+      prng_(seed, "rkeys", number),
+      peers_(place.size) {
   driver_.run([&](Engine& engine, Time) { engine_ = &engine; });
 }
 
@@ -156,11 +166,13 @@ void Channel::on_peer_left(Engine& engine, Time now, std::uint32_t peer, const O
 
 void Channel::suspect_peer(Time now, std::uint32_t peer, const std::string& why) {
   if (has_failed()) return;
-  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [peer](const SuspectedPeer& s) { return s.peer == peer; });
+  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(),
+                                    [peer](const SuspectedPeer& s) { return s.peer == peer; });
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
-void Channel::send_message(Engine& engine, Time now, std::uint32_t peer, MessageHeader header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
+void Channel::send_message(Engine& engine, Time now, std::uint32_t peer, MessageHeader header,
+                           std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   ++stats_.messages;
   MessageRing& ring = get_or_connect(engine, now, peer).ring;
   ring.send(engine, now, header, payload, wr_id);
@@ -185,14 +197,16 @@ void Channel::flush_messages(Engine& engine, Time now) {
 
 void Channel::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
   const MessageRing::Received got = peers_[peer]->ring.receive(engine, now, length);
-  const bool is_small_data = got.header.type == MessageType::eager || got.header.type == MessageType::offer || got.header.type == MessageType::accept;
-  if (!got.is_valid || !is_valid_header(got.header) || (is_small_data && !is_first())) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
+  const bool is_small_data = got.header.type == MessageType::eager || got.header.type == MessageType::offer ||
+                             got.header.type == MessageType::accept;
+  if (!got.is_valid || !is_valid_header(got.header) || (is_small_data && !is_first()))
+    return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
   if (got.header.type == MessageType::bye) peers_[peer]->has_left = true;
   if (has_failed()) return;
   switch (got.header.type) {
-    case MessageType::eager: case MessageType::grant: case MessageType::inquiry:
-      handle_collective_message(engine, now, peer, got.header, got.payload);
-      break;
+    case MessageType::eager:
+    case MessageType::grant:
+    case MessageType::inquiry: handle_collective_message(engine, now, peer, got.header, got.payload); break;
     case MessageType::offer: handle_offer(engine, now, peer, got.header, got.payload); break;
     case MessageType::accept: handle_accept(engine, now, peer, got.header); break;
     case MessageType::credit: break;
@@ -203,12 +217,14 @@ void Channel::handle_message(Engine& engine, Time now, std::uint32_t peer, std::
   give_credit(engine, now, peer);
 }
 
-void Channel::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
+void Channel::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
+                                        std::span<const std::uint8_t> payload) {
   if (Operation* op = find(header.number)) return deliver(engine, now, *op, peer, header, payload);
   const bool is_past = static_cast<std::int32_t>(header.number - next_number_) < 0;
   if (header.type == MessageType::inquiry || is_past) return;
   auto& early_messages = peers_[peer]->early_messages;
-  if (early_messages.size() >= max_stashed) return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
+  if (early_messages.size() >= max_stashed)
+    return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
   early_messages.push_back({header, {payload.begin(), payload.end()}});
 }
 
@@ -248,7 +264,8 @@ void Channel::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_w
   for (auto at = send_ops_.begin(); at != send_ops_.end();) {
     const auto sending = at++;
     if (sending->peer != peer) continue;
-    if (!sending->is_written()) return fail(engine, now, name_of(peer) + " has left the group and never received what was sent to it");
+    if (!sending->is_written())
+      return fail(engine, now, name_of(peer) + " has left the group and never received what was sent to it");
     sending->work->succeed();
     send_ops_.erase(sending);
   }
@@ -261,8 +278,8 @@ void Channel::fail(Engine& engine, Time now, const std::string& why, bool is_our
   if (!has_failed()) end(engine, now, owner_.on_failure(number_, why.empty() ? "the group has failed" : why, is_ours));
 }
 
-// Bad news must reach everybody, also those with whom nobody has spoken, and whoever has gone. So a rank tells those that it
-// knows, and each that hears it those at distances of powers of two: of so many ways to a rank not all are cut.
+// Bad news must reach everybody, also those with whom nobody has spoken, and whoever has gone. So a rank tells those
+// that it knows, and each that hears it those at distances of powers of two: of so many ways to a rank not all are cut.
 bool Channel::is_told(std::uint32_t p, const GroupFailure& ending) const {
   if (peers_[p] && (peers_[p]->is_broken || peers_[p]->has_left)) return false;
   const std::uint32_t ahead = (p + place_.size - place_.rank) % place_.size;
@@ -273,7 +290,8 @@ bool Channel::is_told(std::uint32_t p, const GroupFailure& ending) const {
 void Channel::send_error(Engine& engine, Time now, std::uint32_t p) {
   MessageHeader header;
   header.type = MessageType::error;
-  send_message(engine, now, p, header, {reinterpret_cast<const std::uint8_t*>(error_.data()), std::min<std::size_t>(error_.size(), 1024)});
+  send_message(engine, now, p, header,
+               {reinterpret_cast<const std::uint8_t*>(error_.data()), std::min<std::size_t>(error_.size(), 1024)});
 }
 
 void Channel::send_bye(Engine& engine, Time now, std::uint32_t p) {
@@ -312,7 +330,8 @@ void Channel::end_operations(Engine& engine) {
   }
 }
 
-void Channel::fail_different(Engine& engine, Time now, std::uint32_t peer, CollectiveFingerprint its, const CollectiveFingerprint& ours) {
+void Channel::fail_different(Engine& engine, Time now, std::uint32_t peer, CollectiveFingerprint its,
+                             const CollectiveFingerprint& ours) {
   std::string theirs = describe(its), own = describe(ours);
   if (theirs == own) {
     theirs += std::string(" by ") + algorithm_names[static_cast<std::size_t>(its.algorithm)];
@@ -321,7 +340,8 @@ void Channel::fail_different(Engine& engine, Time now, std::uint32_t peer, Colle
   fail(engine, now, name_of(peer) + " called " + theirs + " where " + name_of(place_.rank) + " called " + own);
 }
 
-void Channel::fail_timeout(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom) {
+void Channel::fail_timeout(Engine& engine, Time now, const std::string& what, double timeout_s,
+                           const std::string& whom) {
   fail(engine, now, timeout_message(what, place_.rank, timeout_s, whom));
 }
 
@@ -346,8 +366,8 @@ Channel::Missing Channel::missing(const Operation& op) const {
   return missing;
 }
 
-// Where there are steps, a rank waits for others who wait themselves. Before it blames them it asks, and listens whether
-// one of them knows better: twice, since who is sure speaks after the first time.
+// Where there are steps, a rank waits for others who wait themselves. Before it blames them it asks, and listens
+// whether one of them knows better: twice, since who is sure speaks after the first time.
 bool Channel::may_hear_more(Operation& op, Time now) {
   if (op.descriptor.algorithm == Algorithm::direct || op.extensions == 2) return false;
   if (!missing(op).absent.empty() && (op.extensions > 0 || now - op.issued_at >= inquiry_interval * 2)) return false;
@@ -363,7 +383,8 @@ void Channel::look_at_clock(Engine& engine, Time now) {
   for (const auto& op : operations_) {
     if (op->has_ended || op->deadline > now || may_hear_more(*op, now)) continue;
     const Missing found = missing(*op);
-    const std::string whom = found.absent.empty() ? found.slow + " did not finish its part" : found.absent + " did not take part";
+    const std::string whom = found.absent.empty() ? found.slow + " did not finish its part"
+                                                  : found.absent + " did not take part";
     fail_timeout(engine, now, describe(op->descriptor), op->timeout_s, whom);
     sweep(engine, now);
     return;

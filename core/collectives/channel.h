@@ -1,9 +1,10 @@
-// What one endpoint, and whoever drives it, carries of a group: its stripes of operations, over queue pairs, two to every
-// peer that it has spoken with. One has the messages, the other the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
+// What one endpoint, and whoever drives it, carries of a group: its stripes of operations, over queue pairs, two to
+// every peer that it has spoken with. One has the messages, the other the bulk data, so that a small operation, or bad
+// news, never waits behind gigabytes.
 //
-// Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits, and no
-// other channel is touched: what concerns them all the owner is told, and what the owner has for this channel comes by mail.
-// Any failure is final: it ends the group, and everything under way here ends with the words that ended it.
+// Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits, and
+// no other channel is touched: what concerns them all the owner is told, and what the owner has for this channel comes
+// by mail. Any failure is final: it ends the group, and everything under way here ends with the words that ended it.
 #pragma once
 
 #include <list>
@@ -16,11 +17,11 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "collectives/group_directory.h"
 #include "collectives/message_ring.h"
 #include "collectives/operation.h"
-#include "collectives/shm_ring.h"
 #include "collectives/plan.h"
-#include "collectives/group_directory.h"
+#include "collectives/shm_ring.h"
 #include "collectives/stripes.h"
 #include "collectives/work.h"
 #include "proto/driver.h"
@@ -31,13 +32,13 @@ namespace softmrc::collectives {
 constexpr Duration inquiry_interval = milliseconds(300);
 
 #define SOFTMRC_CHANNEL_COUNTERS(X) \
-  X(sends)                         \
-  X(receives)                      \
-  X(messages)                      \
-  X(slices)                        \
-  X(slices_shared)                 \
-  X(bytes_granted)                 \
-  X(inquiries)                     \
+  X(sends)                          \
+  X(receives)                       \
+  X(messages)                       \
+  X(slices)                         \
+  X(slices_shared)                  \
+  X(bytes_granted)                  \
+  X(inquiries)                      \
   X(peers_met)
 
 struct ChannelStats {
@@ -55,7 +56,7 @@ struct GroupFailure {
 // What a channel is given to do.
 struct QueuedWork {
   std::vector<std::unique_ptr<Operation>> operations;  // to begin, in the order of their numbers
-  std::optional<GroupFailure> ending;                        // from now on
+  std::optional<GroupFailure> ending;                  // from now on
 };
 
 // The group, as its channels know it. They call with their engine to themselves; nothing is waited for.
@@ -68,7 +69,8 @@ class ChannelOwner {
   virtual void on_ended(std::uint32_t channel, Operation& stripe, bool is_well) = 0;
   // Something ended it all, here or on another channel before: what counts.
   virtual GroupFailure on_failure(std::uint32_t channel, const std::string& why, bool is_ours) = 0;
-  // What was issued and may not start yet: until when all of it has time, and what to say of it that has none left, if any.
+  // What was issued and may not start yet: until when all of it has time, and what to say of it that has none left, if
+  // any.
   virtual Time waits_until() const = 0;
   virtual std::string overdue(Time now) = 0;
 };
@@ -79,20 +81,21 @@ struct ChannelResources {
   std::uint32_t cq = 0;
   std::uint32_t ev_profile = 0;
   std::uint32_t cc_profile = 0;
-  std::uint32_t lane = 0;   // numbers of queue pairs there are this, and every so many from it on
+  std::uint32_t lane = 0;  // numbers of queue pairs there are this, and every so many from it on
   std::uint32_t lanes = 1;
 };
 
 class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
  public:
   // `domains` are by rank, and so is the roll; both outlive it.
-  Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResources& home, RankInfo place, const GroupDirectory& roll, std::span<const proto::Domain> domains,
-         std::uint64_t seed);
+  Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResources& home, RankInfo place,
+          const GroupDirectory& roll, std::span<const proto::Domain> domains, std::uint64_t seed);
   ~Channel() override;
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Keeps numbers for all peers. From start on those are met that speak, or are spoken to; the roll is complete by then.
+  // Keeps numbers for all peers. From start on those are met that speak, or are spoken to; the roll is complete by
+  // then.
   PeerEndpoint reserve();
   // True when it has answered on every port that is up here, within so long.
   bool connect_now(std::uint32_t peer, Duration patience);
@@ -106,8 +109,10 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
 
   // Takes its mail in the caller's thread.
   void catch_up();
-  void send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work);
-  void receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work);
+  void send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s,
+            const std::shared_ptr<Work>& work);
+  void receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s,
+               const std::shared_ptr<Work>& work);
   // Sends and receives are under way.
   bool is_busy();
 
@@ -135,9 +140,9 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
     std::uint32_t bulk_qpn = 0;
     std::unique_ptr<ShmRing> from, to;  // through memory, of neighbours that have bulk data for each other
     bool is_shm_offered = false;
-    std::vector<EarlyMessage> early_messages;   // for collectives that have not started here
+    std::vector<EarlyMessage> early_messages;  // for collectives that have not started here
     bool has_left = false;
-    bool is_broken = false;       // its message queue pair is in error
+    bool is_broken = false;  // its message queue pair is in error
   };
   // A send, until its data is acknowledged.
   struct SendOp {
@@ -150,17 +155,17 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
     double timeout_s = 0;
     std::shared_ptr<Work> work;
     bool is_accepted = false;
-    std::uint32_t rkey = 0;       // where it may go, once it is accepted
-    std::uint64_t posted = 0;     // of its bytes
+    std::uint32_t rkey = 0;    // where it may go, once it is accepted
+    std::uint64_t posted = 0;  // of its bytes
     bool is_written() const { return is_accepted && posted == from.bytes; }
   };
   struct RecvOp {
-    std::int32_t source = -1;     // -1: anybody, until somebody is found
+    std::int32_t source = -1;  // -1: anybody, until somebody is found
     std::uint32_t tag = 0;
     Part to;
     DType dtype{};
-    std::uint32_t id = 0;         // of the sender's offer
-    std::uint32_t rkey = 0;       // 0: not matched yet
+    std::uint32_t id = 0;    // of the sender's offer
+    std::uint32_t rkey = 0;  // 0: not matched yet
     Time issued_at{};
     Time deadline{};
     double timeout_s = 0;
@@ -171,7 +176,8 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
     MessageHeader header;
     std::vector<std::uint8_t> payload;
   };
-  // A peer whose bulk queue pair broke, or who left another channel than the first: its own words, if they come, say more.
+  // A peer whose bulk queue pair broke, or who left another channel than the first: its own words, if they come, say
+  // more.
   struct SuspectedPeer {
     std::uint32_t peer = 0;
     Time until = Time::never();
@@ -189,21 +195,26 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
 
   // peers.cpp: from the first word to somebody, or from him.
   Peer& open(Engine& engine, std::uint32_t peer, std::uint32_t rkey, const proto::LazyAccept* by);
-  void join(Engine& engine, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
+  void join(Engine& engine, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn,
+            std::uint32_t remote_rkey);
   Peer& meet(Engine& engine, Time now, std::uint32_t peer);
   void on_first_packet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) override;
-  Peer& get_or_connect(Engine& engine, Time now, std::uint32_t peer) { return peers_[peer] ? *peers_[peer] : meet(engine, now, peer); }
+  Peer& get_or_connect(Engine& engine, Time now, std::uint32_t peer) {
+    return peers_[peer] ? *peers_[peer] : meet(engine, now, peer);
+  }
   bool has_left(std::uint32_t peer) const { return peers_[peer] && peers_[peer]->has_left; }
 
   // channel.cpp: completions, messages, ends.
   void handle(Engine& engine, Time now, const proto::Completion& completion);
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
   void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
-  void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload);
+  void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
+                                 std::span<const std::uint8_t> payload);
   void handle_shm_offer(Engine& engine, Time now, std::uint32_t peer, std::span<const std::uint8_t> payload);
   void handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well);
   void handle_error(Engine& engine, Time now, const std::string& why);
-  void send_message(Engine& engine, Time now, std::uint32_t peer, MessageHeader header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
+  void send_message(Engine& engine, Time now, std::uint32_t peer, MessageHeader header,
+                    std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   void flush_messages(Engine& engine, Time now);
   void give_credit(Engine& engine, Time now, std::uint32_t peer);
   void send_error(Engine& engine, Time now, std::uint32_t peer);
@@ -217,7 +228,8 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   void fail_timeout(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom);
   void on_peer_left(Engine& engine, Time now, std::uint32_t peer, const Operation& op);
   void suspect_peer(Time now, std::uint32_t peer, const std::string& why);
-  void fail_different(Engine& engine, Time now, std::uint32_t peer, CollectiveFingerprint its, const CollectiveFingerprint& ours);
+  void fail_different(Engine& engine, Time now, std::uint32_t peer, CollectiveFingerprint its,
+                      const CollectiveFingerprint& ours);
   std::vector<std::uint32_t> open_peers(const Operation& op, bool also_blocked) const;
   Missing missing(const Operation& op) const;
   bool may_hear_more(Operation& op, Time now);
@@ -226,8 +238,10 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   Operation* find(std::uint32_t number);
   void begin(Engine& engine, Time now, Operation& op);
   void grant(Engine& engine, Time now, Operation& op);
-  void deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload);
-  void deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload);
+  void deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header,
+               std::span<const std::uint8_t> payload);
+  void deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header,
+                     std::span<const std::uint8_t> payload);
   void deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header);
   void handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length);
   bool take_from_shm(Engine& engine, Time now, Inbound& in);
@@ -244,8 +258,10 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   std::uint32_t new_rkeys(Engine& engine, std::uint32_t count);
 
   // send_receive.cpp: point to point.
-  void handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload);
-  bool match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload);
+  void handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
+                    std::span<const std::uint8_t> payload);
+  bool match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header,
+             std::span<const std::uint8_t> payload);
   void post(Engine& engine, Time now, SendOp& sending);
   void handle_accept(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header);
   void handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id);
@@ -259,26 +275,28 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   const std::uint32_t number_;
   const ChannelResources home_;
   proto::Driver& driver_;
-  Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
+  Engine* engine_ = nullptr;  // for questions asked while waiting, which has it to itself
   RankInfo place_;
   const GroupDirectory& roll_;
-  const std::span<const proto::Domain> domains_;  // a peer's own: it writes what was granted to it, and nothing that was to another
+  const std::span<const proto::Domain>
+      domains_;  // a peer's own: it writes what was granted to it, and nothing that was to another
   Prng prng_;
-  PeerEndpoint end_;                              // what is kept for peers
-  bool meets_ = false;                   // there is; else somebody else makes queue pairs
+  PeerEndpoint end_;                          // what is kept for peers
+  bool meets_ = false;                        // there is; else somebody else makes queue pairs
   std::vector<std::unique_ptr<Peer>> peers_;  // null: nothing has been said
-  std::unordered_map<std::uint32_t, std::pair<std::uint32_t, bool>> owners_;  // queue pair: its peer, and whether it is bulk
+  std::unordered_map<std::uint32_t, std::pair<std::uint32_t, bool>>
+      owners_;  // queue pair: its peer, and whether it is bulk
 
-  Operations operations_;                // stripes that have begun, in the order of issue, until they have ended
-  std::uint32_t next_number_ = 1;        // no stripe to come has a lower one
+  Operations operations_;          // stripes that have begun, in the order of issue, until they have ended
+  std::uint32_t next_number_ = 1;  // no stripe to come has a lower one
   bool has_ended_some_ = false;
   bool has_copies_ = false;
-  bool has_unposted_ = false;            // a send queue was full
-  bool has_unsaid_ = false;              // a message found no room
+  bool has_unposted_ = false;  // a send queue was full
+  bool has_unsaid_ = false;    // a message found no room
 
   std::list<SendOp> send_ops_;
   std::list<RecvOp> recv_ops_;
-  std::list<UnexpectedSend> offers_;              // that found no receiver yet, as they came
+  std::list<UnexpectedSend> offers_;  // that found no receiver yet, as they came
   std::uint32_t next_offer_ = 1;
 
   std::vector<SuspectedPeer> suspects_;

@@ -9,17 +9,22 @@
 namespace softmrc::collectives {
 namespace {
 
-// One call under one set of constants, in picoseconds: whole numbers, so that what is equally good stays so at any size.
+// One call under one set of constants, in picoseconds: whole numbers, so that what is equally good stays so at any
+// size.
 class Model {
  public:
-  Model(const CollectiveSize& load, const Costs& costs) : load_(load), c_(costs), n_(load.ranks), others_(load.ranks - 1) {}
+  Model(const CollectiveSize& load, const Costs& costs)
+      : load_(load), c_(costs), n_(load.ranks), others_(load.ranks - 1) {}
 
   std::uint64_t direct() const {
     const bool is_granted = load_.largest > eager_limit;
     switch (load_.kind) {
-      case Kind::gather: case Kind::scatter: case Kind::all_to_all: return 0;  // there is no other
+      case Kind::gather:
+      case Kind::scatter:
+      case Kind::all_to_all: return 0;  // there is no other
       case Kind::barrier: return few(fan(0));
-      case Kind::all_reduce: return is_granted ? impossible_ps : few(fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
+      case Kind::all_reduce:
+        return is_granted ? impossible_ps : few(fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
       case Kind::reduce_scatter: return is_granted ? impossible_ps : few(fan(share()) + pass(load_.bytes));
       case Kind::all_gather: return few(fan(share()) + (is_granted ? others_ * message() : 0));
       case Kind::broadcast: return few(trip() + fan(others_ * load_.bytes));
@@ -51,7 +56,8 @@ class Model {
     if (2 * others_ > max_transfers) return impossible_ps;
     const std::uint64_t once = trip() + others_ * trip() + wire(share());
     if (load_.kind == Kind::reduce_scatter) return once;
-    const std::uint64_t gather = others_ <= max_peers(n_) ? fan(0) + others_ * message() : rounds() * (trip() + message());
+    const std::uint64_t gather = others_ <= max_peers(n_) ? fan(0) + others_ * message()
+                                                          : rounds() * (trip() + message());
     return once + gather + wire(share());
   }
 
@@ -106,12 +112,18 @@ class Model {
 bool suits(Algorithm algorithm, Kind kind) {
   using enum Algorithm;
   switch (kind) {
-    case Kind::all_reduce: return algorithm == direct || algorithm == gathered || algorithm == doubling || algorithm == rounds || algorithm == ring || algorithm == grid;
+    case Kind::all_reduce:
+      return algorithm == direct || algorithm == gathered || algorithm == doubling || algorithm == rounds ||
+             algorithm == ring || algorithm == grid;
     case Kind::reduce_scatter: return algorithm == direct || algorithm == rounds || algorithm == ring;
-    case Kind::all_gather: case Kind::barrier: return algorithm == direct || algorithm == rounds;
-    case Kind::broadcast: return algorithm == direct || algorithm == binomial || algorithm == binary || algorithm == chain;
+    case Kind::all_gather:
+    case Kind::barrier: return algorithm == direct || algorithm == rounds;
+    case Kind::broadcast:
+      return algorithm == direct || algorithm == binomial || algorithm == binary || algorithm == chain;
     case Kind::reduce: return algorithm == direct || algorithm == binomial || algorithm == rounds || algorithm == chain;
-    case Kind::gather: case Kind::scatter: case Kind::all_to_all: return algorithm == direct;
+    case Kind::gather:
+    case Kind::scatter:
+    case Kind::all_to_all: return algorithm == direct;
   }
   return false;
 }

@@ -1,5 +1,6 @@
-// Which algorithm a call takes: the cheapest by a model of four constants. All ranks must choose alike and every run must
-// choose as the last one did, so the model sees the call and the number of ranks, and nothing that was measured meanwhile.
+// Which algorithm a call takes: the cheapest by a model of four constants. All ranks must choose alike and every run
+// must choose as the last one did, so the model sees the call and the number of ranks, and nothing that was measured
+// meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct Costs {
 struct CollectiveSize {
   Kind kind = Kind::barrier;
   std::uint32_t ranks = 1;
-  std::uint64_t bytes = 0;    // of one rank's contribution, or of the result: all parts together
-  std::uint64_t largest = 0;  // of the parts, where there is one for each rank
+  std::uint64_t bytes = 0;         // of one rank's contribution, or of the result: all parts together
+  std::uint64_t largest = 0;       // of the parts, where there is one for each rank
   std::uint32_t side_by_side = 1;  // ranks that share a machine
 };
 

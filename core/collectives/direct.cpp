@@ -1,5 +1,5 @@
-// Everybody with everybody, or with the root, in one step. The least time among few ranks; and the only way where each pair
-// has data of its own, or where the root has something else from each.
+// Everybody with everybody, or with the root, in one step. The least time among few ranks; and the only way where each
+// pair has data of its own, or where the root has something else from each.
 #include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
@@ -58,7 +58,8 @@ void reduce_at_root(PlanBuilder& d) {
 
 }  // namespace
 
-void reduce_when_all_are_here(PlanBuilder& d, const std::uint8_t* all, Part out, std::uint32_t first, bool has_factors) {
+void reduce_when_all_are_here(PlanBuilder& d, const std::uint8_t* all, Part out, std::uint32_t first,
+                              bool has_factors) {
   d.op.finish = [=, r = d.reduction(), op = d.call.op, n = d.size, scales = d.has_factor() && !has_factors]() mutable {
     const auto of = [&](std::uint32_t rank) { return all + (first + rank) % n * out.bytes; };
     r.scales_incoming = r.scales_local = scales;

@@ -1,6 +1,6 @@
 // Recursive doubling: partners exchange all they have summed up, and after each step twice as many ranks share one sum.
-// Both compute it alike, the lower rank's on the left, so it is the same bit for bit on both. Where the number of ranks is
-// no power of two, the first ones go in pairs: the second of a pair gives its own to the first, and gets the result.
+// Both compute it alike, the lower rank's on the left, so it is the same bit for bit on both. Where the number of ranks
+// is no power of two, the first ones go in pairs: the second of a pair gives its own to the first, and gets the result.
 #include <bit>
 
 #include "collectives/plan_builder.h"

@@ -7,18 +7,23 @@
 namespace softmrc::collectives {
 namespace {
 
-// The first channel has a part of everything, and is the one to say who is missing. The others are for when it has nothing
-// left to wait for.
+// The first channel has a part of everything, and is the one to say who is missing. The others are for when it has
+// nothing left to wait for.
 constexpr Duration others_wait = milliseconds(1500);
 
 }  // namespace
 
-Group::Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<CompletionNotifier> port)
-    : place_(place), domains_(std::move(domains)), roll_{place.rank, {}, std::vector<PeerInfo>(place.size)}, port_(std::move(port)),
+Group::Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains,
+             std::uint64_t seed, std::shared_ptr<CompletionNotifier> port)
+    : place_(place),
+      domains_(std::move(domains)),
+      roll_{place.rank, {}, std::vector<PeerInfo>(place.size)},
+      port_(std::move(port)),
       work_queues_(homes.size()) {
   SOFTMRC_CHECK(!homes.empty() && homes.size() <= max_channels);
   ChannelOwner& owner = *this;
-  for (const ChannelResources& home : homes) channels_.push_back(std::make_unique<Channel>(owner, channels(), home, place_, roll_, domains_, seed));
+  for (const ChannelResources& home : homes)
+    channels_.push_back(std::make_unique<Channel>(owner, channels(), home, place_, roll_, domains_, seed));
 }
 
 Group::~Group() { close(Duration{0}); }
@@ -40,7 +45,8 @@ proto::MaybeError Group::set_peer(std::uint32_t peer, PeerInfo member) {
   return std::nullopt;
 }
 
-void Group::connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+void Group::connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn,
+                    std::uint32_t remote_rkey) {
   channels_[channel]->connect(peer, message_qpn, bulk_qpn, remote_rkey);
 }
 
@@ -141,7 +147,8 @@ std::string Group::overdue(Time now) {
   const std::lock_guard guard(mutex_);
   for (const auto& issued : issued_)
     if (!issued->has_started && issued->deadline <= now)
-      return timeout_message(describe(issued->descriptor), place_.rank, issued->timeout_s, "an earlier operation on the same memory has not ended");
+      return timeout_message(describe(issued->descriptor), place_.rank, issued->timeout_s,
+                             "an earlier operation on the same memory has not ended");
   return {};
 }
 
@@ -212,7 +219,8 @@ std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, 
 // Ends -------------------------------------------------------------------------------------------------------------
 
 bool Group::is_device_closed() const {
-  return std::any_of(channels_.begin(), channels_.end(), [](const auto& channel) { return channel->driver().is_closed(); });
+  return std::any_of(channels_.begin(), channels_.end(),
+                     [](const auto& channel) { return channel->driver().is_closed(); });
 }
 
 // A device that is closed sends nothing: what is begun on it must not look as if it had gone well.

@@ -1,5 +1,6 @@
-// A rank's part in a group: one channel or several, each over an endpoint of its own, and what they have in common, which is
-// the order of operations, who waits for whose memory, and how it all ends. While data moves they share nothing.
+// A rank's part in a group: one channel or several, each over an endpoint of its own, and what they have in common,
+// which is the order of operations, who waits for whose memory, and how it all ends. While data moves they share
+// nothing.
 //
 // The mutex orders all of it. Strands take it with their engine to themselves; whoever holds it asks for no engine, and
 // nobody asks for an engine who has another. So work for a channel is laid into its box, and its driver nudged.
@@ -13,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/plan.h"
 #include "collectives/channel.h"
+#include "collectives/plan.h"
 
 namespace softmrc::collectives {
 
@@ -35,7 +36,8 @@ constexpr std::size_t max_channels = 64;
 class Group final : private ChannelOwner {
  public:
   // `domains` are by rank: what the queue pairs to it are in, on every channel.
-  Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<CompletionNotifier> port);
+  Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains,
+        std::uint64_t seed, std::shared_ptr<CompletionNotifier> port);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -47,11 +49,14 @@ class Group final : private ChannelOwner {
   proto::MaybeError set_peer(std::uint32_t peer, PeerInfo member);
   void set_params(const GroupParams& terms) { roll_.terms = terms; }
   // Now, and not when there is something to say.
-  bool meet(std::uint32_t channel, std::uint32_t peer, Duration patience) { return channels_[channel]->connect_now(peer, patience); }
+  bool meet(std::uint32_t channel, std::uint32_t peer, Duration patience) {
+    return channels_[channel]->connect_now(peer, patience);
+  }
   // Or somebody else makes all queue pairs.
   std::uint32_t ring_rkey(std::uint32_t channel, std::uint32_t peer) { return channels_[channel]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
-  void connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
+  void connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn,
+               std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit, std::uint32_t side_by_side = 1);
   // As before: what is known of the others was wrong, and is said anew. False when one of them has been met.
@@ -86,7 +91,9 @@ class Group final : private ChannelOwner {
   };
   using Queue = std::list<std::shared_ptr<InflightOp>>;
 
-  bool has_work(std::uint32_t channel) const override { return work_queues_[channel].is_full.load(std::memory_order_acquire); }
+  bool has_work(std::uint32_t channel) const override {
+    return work_queues_[channel].is_full.load(std::memory_order_acquire);
+  }
   QueuedWork pop_all(std::uint32_t channel) override;
   void on_ended(std::uint32_t channel, Operation& stripe, bool is_well) override;
   GroupFailure on_failure(std::uint32_t channel, const std::string& why, bool is_ours) override;
@@ -114,7 +121,7 @@ class Group final : private ChannelOwner {
   Queue issued_;      // in order, until it has ended
   std::uint32_t next_number_ = 1;
   std::string error_;
-  bool has_ended_ = false;   // of `ending_`: the channels are told
+  bool has_ended_ = false;  // of `ending_`: the channels are told
   GroupFailure ending_;
   bool is_closed_ = false;
   std::uint64_t operations_ = 0;

@@ -5,14 +5,16 @@
 namespace softmrc::collectives {
 
 std::uint64_t GroupDirectory::number_of(Use use, std::uint32_t channel, std::uint32_t from, std::uint32_t to) const {
-  return sip_hash(terms.key, std::uint64_t{static_cast<std::uint8_t>(use)} << 56 | std::uint64_t{channel} << 48 | std::uint64_t{from} << 24 | to);
+  return sip_hash(terms.key, std::uint64_t{static_cast<std::uint8_t>(use)} << 56 | std::uint64_t{channel} << 48 |
+                                 std::uint64_t{from} << 24 | to);
 }
 
 Psn GroupDirectory::first_psn(std::uint32_t channel, std::uint32_t from, std::uint32_t to, bool is_bulk) const {
   return Psn(static_cast<std::uint32_t>(number_of(is_bulk ? Use::bulk : Use::messages, channel, from, to)) & Psn::mask);
 }
 
-proto::RtrAttributes GroupDirectory::receiving(std::uint32_t channel, std::uint32_t peer, bool is_bulk, std::uint32_t node) const {
+proto::RtrAttributes GroupDirectory::receiving(std::uint32_t channel, std::uint32_t peer, bool is_bulk,
+                                               std::uint32_t node) const {
   proto::RtrAttributes rtr = terms.receiving;
   rtr.peer = node;
   rtr.dest_qpn = members[peer].ends[channel].qpn(rank, is_bulk);

@@ -1,5 +1,5 @@
-// What the ranks of a group know of each other before they have spoken: where each is, and numbers from which both ends of a
-// connection work out the same. So whoever speaks first need not ask, and the other end is made when that arrives.
+// What the ranks of a group know of each other before they have spoken: where each is, and numbers from which both ends
+// of a connection work out the same. So whoever speaks first need not ask, and the other end is made when that arrives.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace softmrc::collectives {
 
-// Where a rank's channel is, and what it keeps for the others: of every rank two queue pairs and the key to a ring, by rank.
+// Where a rank's channel is, and what it keeps for the others: of every rank two queue pairs and the key to a ring, by
+// rank.
 struct PeerEndpoint {
   std::uint32_t place = 0;  // as the driver was told of it; not of the own one
   std::uint32_t first_qpn = 0;
@@ -26,11 +27,11 @@ struct PeerEndpoint {
 
 struct PeerInfo {
   std::vector<PeerEndpoint> ends;  // by channel
-  std::uint32_t mpr = 8;  // what it takes of us, and we send
+  std::uint32_t mpr = 8;           // what it takes of us, and we send
   std::uint32_t max_wimm = 128;
   std::shared_ptr<const proto::EvProfile> paths;  // to it; null: the home's own
-  bool is_neighbour = false;  // may share memory with us: both are of one machine, and want to
-  std::vector<std::uint32_t> denied;  // of these paths, what the controller does not want taken
+  bool is_neighbour = false;                      // may share memory with us: both are of one machine, and want to
+  std::vector<std::uint32_t> denied;              // of these paths, what the controller does not want taken
 };
 
 struct GroupParams {

@@ -23,7 +23,8 @@ inline std::uint16_t load16(const std::uint8_t* p) {
 
 struct Bfloat16 {
   static void widen(float* out, const std::uint8_t* in, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(load16(in + 2 * i)) << 16);
+    for (std::size_t i = 0; i < count; ++i)
+      out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(load16(in + 2 * i)) << 16);
   }
   static void narrow(std::uint8_t* out, const float* in, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -39,7 +40,8 @@ struct Bfloat16 {
 inline float widen_float16(std::uint16_t h) {
   const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000) << 16;
   const std::uint32_t rest = h & 0x7FFF;
-  if (rest >= 0x7C00) return std::bit_cast<float>(sign | 0x7F800000 | (rest & 0x3FF) << 13 | (rest > 0x7C00 ? 0x400000u : 0u));
+  if (rest >= 0x7C00)
+    return std::bit_cast<float>(sign | 0x7F800000 | (rest & 0x3FF) << 13 | (rest > 0x7C00 ? 0x400000u : 0u));
   // The exponent is rebased by a multiplication, which also normalises what was subnormal.
   const float magnitude = std::bit_cast<float>(rest << 13) * 0x1p112f;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
@@ -74,7 +76,8 @@ struct Float16 {
     std::size_t i = 0;
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8)
-      _mm_storeu_si128(reinterpret_cast<__m128i_u*>(out + 2 * i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+      _mm_storeu_si128(reinterpret_cast<__m128i_u*>(out + 2 * i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__aarch64__)
     for (; i + 4 <= count; i += 4) vst1_u8(out + 2 * i, vreinterpret_u8_f16(vcvt_f16_f32(vld1q_f32(in + i))));
 #endif

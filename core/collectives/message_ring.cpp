@@ -25,7 +25,8 @@ std::uint64_t MessageRing::start_of(std::uint64_t at, std::uint64_t size) const 
   return size > room ? at + room : at;
 }
 
-bool MessageRing::write(proto::Endpoint& engine, Time now, MessageHeader& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit) {
+bool MessageRing::write(proto::Endpoint& engine, Time now, MessageHeader& header, std::span<const std::uint8_t> payload,
+                        std::uint64_t wr_id, std::uint32_t limit) {
   const std::uint64_t size = sizeof header + payload.size();
   const std::uint64_t start = start_of(written_, aligned(size));
   if (start + aligned(size) - read_there_ > limit) return false;
@@ -51,9 +52,12 @@ bool MessageRing::write(proto::Endpoint& engine, Time now, MessageHeader& header
   return true;
 }
 
-void MessageRing::send(proto::Endpoint& engine, Time now, MessageHeader header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
+void MessageRing::send(proto::Endpoint& engine, Time now, MessageHeader header, std::span<const std::uint8_t> payload,
+                       std::uint64_t wr_id) {
   if (backlog_.empty() && write(engine, now, header, payload, wr_id, ring_bytes_ - reserve)) return;
-  backlog_.push_back({header, payload.data() ? std::vector(payload.begin(), payload.end()) : std::vector<std::uint8_t>(payload.size()), wr_id});
+  backlog_.push_back(
+      {header, payload.data() ? std::vector(payload.begin(), payload.end()) : std::vector<std::uint8_t>(payload.size()),
+       wr_id});
 }
 
 // Credit does not wait behind messages: what they wait for may be the peer's, which waits for ours.
@@ -68,7 +72,8 @@ void MessageRing::flush(proto::Endpoint& engine, Time now) {
 
 MessageRing::Received MessageRing::receive(proto::Endpoint& engine, Time now, std::uint32_t length) {
   Received result;
-  if (length < sizeof(MessageHeader) || length > sizeof(MessageHeader) + max_payload || aligned(length) > ring_bytes_) return result;
+  if (length < sizeof(MessageHeader) || length > sizeof(MessageHeader) + max_payload || aligned(length) > ring_bytes_)
+    return result;
   const std::uint64_t start = start_of(read_here_, aligned(length));
   const std::uint8_t* at = inbound_.get() + start % ring_bytes_;
   std::memcpy(&result.header, at, sizeof result.header);

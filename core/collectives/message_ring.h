@@ -1,6 +1,6 @@
-// Messages between two ranks, in order. Each writes into a ring in the other's memory, WRITE_IMM rings the bell, and every
-// header says how much of the other direction has been read, which is also what frees this side's copy: what has been
-// read has arrived, and a packet that is sent again after it arrived is never looked at.
+// Messages between two ranks, in order. Each writes into a ring in the other's memory, WRITE_IMM rings the bell, and
+// every header says how much of the other direction has been read, which is also what frees this side's copy: what has
+// been read has arrived, and a packet that is sent again after it arrived is never looked at.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class MessageRing {
 
   // Never blocks: what finds no room, in the peer's ring or in the send queue, waits here. A work request that is not 0
   // completes with the acknowledgement.
-  void send(proto::Endpoint& engine, Time now, MessageHeader header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
+  void send(proto::Endpoint& engine, Time now, MessageHeader header, std::span<const std::uint8_t> payload = {},
+            std::uint64_t wr_id = 0);
   bool has_backlog() const { return !backlog_.empty(); }
   // Whether something is unsaid that no message from the peer need ever ask for: flush it when the send queue has room.
   bool is_waiting() const { return has_backlog() || owes_credit_; }
@@ -55,7 +56,8 @@ class MessageRing {
   std::uint32_t offers_taken_here = 0;
 
  private:
-  bool write(proto::Endpoint& engine, Time now, MessageHeader& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit);
+  bool write(proto::Endpoint& engine, Time now, MessageHeader& header, std::span<const std::uint8_t> payload,
+             std::uint64_t wr_id, std::uint32_t limit);
   std::uint64_t start_of(std::uint64_t at, std::uint64_t size) const;
 
   struct Waiting {
@@ -70,10 +72,10 @@ class MessageRing {
   std::list<Waiting> backlog_;
   std::uint32_t qpn_ = 0;
   std::uint32_t remote_rkey_ = 0;
-  std::uint64_t written_ = 0;        // bytes of the outbound ring used so far, gaps at its end included
-  std::uint64_t read_there_ = 0;     // of those, what the peer has read
+  std::uint64_t written_ = 0;     // bytes of the outbound ring used so far, gaps at its end included
+  std::uint64_t read_there_ = 0;  // of those, what the peer has read
   std::uint64_t read_here_ = 0;
-  std::uint64_t told_ = 0;           // of read_here_, what the peer knows
+  std::uint64_t told_ = 0;  // of read_here_, what the peer knows
   std::uint32_t told_taken_ = 0;
   bool owes_credit_ = false;
 };

@@ -60,13 +60,13 @@ constexpr std::uint64_t begin_of_part(std::uint64_t bytes, std::uint64_t i, std:
 // Of which larger part a transfer is a piece, where those that wait for each other are not all of one length.
 struct Site {
   std::uint64_t begin = 0;
-  std::uint64_t bytes = 0;             // of the part
-  std::uint32_t blocks = 0;            // that it is made of; 0: the transfer is on its own
+  std::uint64_t bytes = 0;   // of the part
+  std::uint32_t blocks = 0;  // that it is made of; 0: the transfer is on its own
 };
 
 // What becomes of an inbound transfer when its turn comes: `left` op `right`, one of them what has come in.
 struct Merge {
-  std::uint8_t* to = nullptr;          // null: nothing is to be done
+  std::uint8_t* to = nullptr;  // null: nothing is to be done
   const std::uint8_t* left = nullptr;
   const std::uint8_t* right = nullptr;
   const Reduction* reduction = nullptr;
@@ -74,22 +74,22 @@ struct Merge {
 
 struct Inbound final : proto::Placer {
   std::uint32_t peer = 0;
-  std::uint32_t index = 0;             // among those of its way (in messages, or granted) from this peer
-  bool is_eager = false;               // in a message; else by WRITE into a region
+  std::uint32_t index = 0;  // among those of its way (in messages, or granted) from this peer
+  bool is_eager = false;    // in a message; else by WRITE into a region
   std::uint8_t* to = nullptr;
-  const std::uint8_t* local = nullptr; // what it is reduced with
-  const Reduction* reduction = nullptr; // while it lands
-  Merge merge;                         // or later
-  Stream stream = nullptr;             // how to copy it, where not plainly
+  const std::uint8_t* local = nullptr;   // what it is reduced with
+  const Reduction* reduction = nullptr;  // while it lands
+  Merge merge;                           // or later
+  Stream stream = nullptr;               // how to copy it, where not plainly
   std::uint64_t bytes = 0;
-  std::uint64_t total = 0;             // of all stripes of it together
+  std::uint64_t total = 0;  // of all stripes of it together
   Site site;
   Slices slices;
-  std::uint32_t arrived = 0;           // slices
-  std::uint32_t merged = 0;            // slices
+  std::uint32_t arrived = 0;  // slices
+  std::uint32_t merged = 0;   // slices
   std::uint32_t rkey = 0;
   bool has_ended = false;
-  std::vector<std::uint32_t> feeds;    // outbound transfers that wait for this one
+  std::vector<std::uint32_t> feeds;  // outbound transfers that wait for this one
 
   void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) override {
     if (reduction) reduction->run(to + offset, source, local + offset, size);
@@ -100,25 +100,26 @@ struct Inbound final : proto::Placer {
   void merge_arrived() {
     for (; merged < arrived; ++merged) {
       const std::uint64_t at = merged * slices.size;
-      if (merge.to) merge.reduction->run(merge.to + at, merge.left + at, merge.right + at, std::min(slices.size, bytes - at));
+      if (merge.to)
+        merge.reduction->run(merge.to + at, merge.left + at, merge.right + at, std::min(slices.size, bytes - at));
     }
   }
 };
 
 struct Outbound {
   std::uint32_t peer = 0;
-  std::uint32_t index = 0;             // among those of its way (in messages, or granted) to this peer
+  std::uint32_t index = 0;  // among those of its way (in messages, or granted) to this peer
   bool is_eager = false;
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
-  std::uint64_t total = 0;             // of all stripes of it together
+  std::uint64_t total = 0;  // of all stripes of it together
   Site site;
-  std::int32_t after = -1;             // the inbound transfer it passes on
-  std::int32_t beside = -1;            // the inbound transfer that it must not leave behind by more than the head start
-  std::int32_t step = -1;              // so many inbound transfers must have been taken, and all copies made; -1: no step
+  std::int32_t after = -1;   // the inbound transfer it passes on
+  std::int32_t beside = -1;  // the inbound transfer that it must not leave behind by more than the head start
+  std::int32_t step = -1;    // so many inbound transfers must have been taken, and all copies made; -1: no step
   Slices slices;
-  std::uint32_t posted = 0;            // slices; a message counts as one
-  bool has_ended = false;              // acknowledged
+  std::uint32_t posted = 0;  // slices; a message counts as one
+  bool has_ended = false;    // acknowledged
 };
 
 // Within this rank's memory.
@@ -153,27 +154,27 @@ struct InflightOp;
 struct Operation {
   std::uint32_t number = 0;
   CollectiveFingerprint descriptor;
-  std::deque<Inbound> ins;             // addresses stay: regions point at them
+  std::deque<Inbound> ins;  // addresses stay: regions point at them
   std::vector<Outbound> outs;
   std::vector<Copy> copies;
   std::vector<Range> ranges;
   std::deque<Reduction> reductions;
   std::unique_ptr<std::uint8_t[]> temporary;
-  std::function<void()> finish;        // when everything has arrived
-  bool is_striped = true;              // may be cut into stripes; the same on all ranks
+  std::function<void()> finish;  // when everything has arrived
+  bool is_striped = true;        // may be cut into stripes; the same on all ranks
 
   // How far it is.
   bool has_ended = false;
   bool has_finished = false;
-  std::uint32_t taken = 0;             // inbound transfers
+  std::uint32_t taken = 0;  // inbound transfers
   std::uint32_t open_outs = 0;
   std::vector<std::uint32_t> granted;  // by peer: the first key, 0 while there is none
   std::vector<bool> has_message;       // by peer
   Time issued_at{};
   Time deadline = Time::never();
-  std::uint32_t extensions = 0;        // of the deadline
+  std::uint32_t extensions = 0;  // of the deadline
   double timeout_s = 0;
-  std::shared_ptr<InflightOp> whole;       // what it is a stripe of
+  std::shared_ptr<InflightOp> whole;  // what it is a stripe of
 
   // Everything still travels, but nothing is read, written or reduced.
   void drop_memory() {
@@ -201,7 +202,8 @@ struct Operation {
     return out.step >= 0 && (!copies.empty() || taken < static_cast<std::uint32_t>(out.step));
   }
 
-  // Merges what has come of the transfer whose turn it is. The one that was taken with it, if there is nothing to wait for.
+  // Merges what has come of the transfer whose turn it is. The one that was taken with it, if there is nothing to wait
+  // for.
   Inbound* take() {
     if (!copies.empty() || taken == ins.size()) return nullptr;
     Inbound& in = ins[taken];

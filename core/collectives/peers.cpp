@@ -1,7 +1,8 @@
-// How a channel comes to know its peers: with queue pairs, rings and keys, when one of the two first speaks to the other.
+// How a channel comes to know its peers: with queue pairs, rings and keys, when one of the two first speaks to the
+// other.
 #include "base/check.h"
-#include "collectives/immediate.h"
 #include "collectives/channel.h"
+#include "collectives/immediate.h"
 
 namespace softmrc::collectives {
 namespace {
@@ -65,7 +66,8 @@ void Channel::connect(std::uint32_t p, std::uint32_t message_qpn, std::uint32_t 
   driver_.run([&](Engine& engine, Time) { join(engine, p, message_qpn, bulk_qpn, remote_rkey); });
 }
 
-void Channel::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+void Channel::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn,
+                   std::uint32_t remote_rkey) {
   Peer& peer = *peers_[p];
   peer.ring.connect(message_qpn, remote_rkey);
   peer.bulk_qpn = bulk_qpn;
@@ -110,14 +112,16 @@ Channel::Peer& Channel::meet(Engine& engine, Time now, std::uint32_t p) {
   return peer;
 }
 
-// Whose packet it is has been asked: a rank cannot make us speak to another. To the node a rank speaks before it has a queue
-// pair; where ways back are its own, they are needed for the answer.
+// Whose packet it is has been asked: a rank cannot make us speak to another. To the node a rank speaks before it has a
+// queue pair; where ways back are its own, they are needed for the answer.
 void Channel::on_first_packet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) {
   if (!is_started_ || driver_.is_closed()) return;
   const std::uint32_t place = driver_.place_of(node);
   std::uint32_t p = 0;
   if (qpn == wire::endpoint_qpn) {
-    while (p < place_.size && (p == place_.rank || !roll_.members[p].paths || roll_.members[p].ends[number_].place != place)) ++p;
+    while (p < place_.size &&
+           (p == place_.rank || !roll_.members[p].paths || roll_.members[p].ends[number_].place != place))
+      ++p;
   } else {
     p = end_.rank_of(qpn);
   }

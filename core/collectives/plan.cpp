@@ -28,14 +28,19 @@ std::uint64_t hash_of(const CollectiveCall& call) {
 std::uint64_t count_of(const CollectiveCall& call) {
   std::uint64_t bytes = 0;
   switch (call.kind) {
-    case Kind::all_reduce: case Kind::reduce: case Kind::reduce_scatter:
+    case Kind::all_reduce:
+    case Kind::reduce:
+    case Kind::reduce_scatter:
       for (const Part& part : call.inputs) bytes += part.bytes;
       break;
-    case Kind::all_gather: case Kind::broadcast:
+    case Kind::all_gather:
+    case Kind::broadcast:
       for (const Part& part : call.outputs) bytes += part.bytes;
       break;
-    case Kind::gather: case Kind::scatter: case Kind::all_to_all: case Kind::barrier:
-      break;  // each pair has its own
+    case Kind::gather:
+    case Kind::scatter:
+    case Kind::all_to_all:
+    case Kind::barrier: break;  // each pair has its own
   }
   return bytes / size_of(call.dtype);
 }
@@ -50,14 +55,20 @@ CollectiveSize load_of(const CollectiveCall& call, const RankInfo& place) {
   return {call.kind, place.size, bytes, largest, place.side_by_side};
 }
 
-// Whether all that a transfer waits for or is merged with is cut in the same places: it is as long as itself, or says what
-// it is a piece of.
+// Whether all that a transfer waits for or is merged with is cut in the same places: it is as long as itself, or says
+// what it is a piece of.
 bool may_be_striped(const CollectiveFingerprint& descriptor) {
   using enum Algorithm;
   switch (descriptor.algorithm) {
-    case ring: case binomial: case binary: case chain: case grid: return true;
+    case ring:
+    case binomial:
+    case binary:
+    case chain:
+    case grid: return true;
     case direct: return !reduces(descriptor.kind);
-    case gathered: case doubling: case rounds: return false;
+    case gathered:
+    case doubling:
+    case rounds: return false;
   }
   return false;
 }
@@ -73,7 +84,8 @@ std::string check(const CollectiveCall& call, RankInfo place) {
   const std::size_t n = place.size;
   const bool is_root = call.root == static_cast<std::int32_t>(place.rank);
   if (reduces(call.kind) && !combine_for(call.dtype, call.op))
-    return std::string(op_names[static_cast<std::size_t>(call.op)]) + " makes no sense for " + dtype_names[static_cast<std::size_t>(call.dtype)];
+    return std::string(op_names[static_cast<std::size_t>(call.op)]) + " makes no sense for " +
+           dtype_names[static_cast<std::size_t>(call.dtype)];
   if (reduces(call.kind) && call.op == ReduceOp::premul_sum && !is_floating(call.dtype))
     return std::string("premul_sum makes no sense for ") + dtype_names[static_cast<std::size_t>(call.dtype)];
   std::size_t ins = 1, outs = 1;
@@ -88,7 +100,8 @@ std::string check(const CollectiveCall& call, RankInfo place) {
     case Kind::all_to_all: ins = outs = n; break;
     case Kind::barrier: ins = outs = 0; break;
   }
-  const bool is_rooted = call.kind == Kind::broadcast || call.kind == Kind::reduce || call.kind == Kind::gather || call.kind == Kind::scatter;
+  const bool is_rooted = call.kind == Kind::broadcast || call.kind == Kind::reduce || call.kind == Kind::gather ||
+                         call.kind == Kind::scatter;
   if (is_rooted && (call.root < 0 || call.root >= static_cast<std::int32_t>(n)))
     return "root " + std::to_string(call.root) + " is no rank of a group of " + std::to_string(n);
   if (auto problem = check_parts(call.inputs, ins, "the input"); !problem.empty()) return problem;
@@ -126,7 +139,9 @@ std::unique_ptr<Operation> plan(const CollectiveCall& call, RankInfo place) {
     case Algorithm::rounds: plan_rounds(d); break;
     case Algorithm::ring: plan_ring(d); break;
     case Algorithm::grid: plan_grid(d, columns_of(load, place.costs)); break;
-    case Algorithm::binomial: case Algorithm::binary: case Algorithm::chain: plan_tree(d, op->descriptor.algorithm); break;
+    case Algorithm::binomial:
+    case Algorithm::binary:
+    case Algorithm::chain: plan_tree(d, op->descriptor.algorithm); break;
   }
   if (place.is_dry_run) op->drop_memory();
   return op;

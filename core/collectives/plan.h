@@ -1,5 +1,5 @@
-// From a call to an Operation, by the algorithm that cost.h finds cheapest. That depends on sizes and ranks alone, so every
-// rank chooses alike and results never depend on the weather. One file for each family:
+// From a call to an Operation, by the algorithm that cost.h finds cheapest. That depends on sizes and ranks alone, so
+// every rank chooses alike and results never depend on the weather. One file for each family:
 //
 //   direct    everybody with everybody (or with the root) in one step, reduced in the order of ranks
 //   gathered  all contributions to all ranks in ceil(log2 n) rounds, then reduced in the order of ranks
@@ -24,10 +24,10 @@ namespace softmrc::collectives {
 struct RankInfo {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
-  std::uint32_t unit = 4096;  // bytes of whole packets, the same for all ranks: see slice_for
-  Costs costs{};              // the same for all ranks
+  std::uint32_t unit = 4096;          // bytes of whole packets, the same for all ranks: see slice_for
+  Costs costs{};                      // the same for all ranks
   std::optional<Algorithm> forced{};  // where it is possible: for tests and benches, on all ranks
-  bool is_dry_run = false; // in simulators: lengths alone count, no memory is read or written
+  bool is_dry_run = false;            // in simulators: lengths alone count, no memory is read or written
   std::uint32_t side_by_side = 1;  // ranks of every machine, if they are as many everywhere and have numbers in a row
 };
 

@@ -81,7 +81,8 @@ void PlanBuilder::reduce_on_landing(std::uint32_t index, const std::uint8_t* loc
   in.reduction = &r;
 }
 
-void PlanBuilder::merge(std::uint32_t index, std::uint8_t* to, const std::uint8_t* left, const std::uint8_t* right, bool is_last) {
+void PlanBuilder::merge(std::uint32_t index, std::uint8_t* to, const std::uint8_t* left, const std::uint8_t* right,
+                        bool is_last) {
   Reduction& r = op.reductions.emplace_back(reduction());
   if (call.op == ReduceOp::avg && is_last) r.divide_by = size;
   Inbound& in = op.ins[index];

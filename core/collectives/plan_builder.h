@@ -25,8 +25,8 @@ struct PlanBuilder {
   const std::uint32_t size;
   const std::uint32_t unit;
   Operation& op;
-  // Whether small transfers travel in messages, which nobody has to grant. Only where a rank's end depends on all others
-  // having begun: else one that is ahead could say more than the others can keep.
+  // Whether small transfers travel in messages, which nobody has to grant. Only where a rank's end depends on all
+  // others having begun: else one that is ahead could say more than the others can keep.
   bool uses_messages = false;
   std::vector<std::uint32_t> indices = std::vector<std::uint32_t>(std::size_t{4} * size);  // by peer, direction and way
 
@@ -64,17 +64,18 @@ constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 63) / 64 *
 
 // direct.cpp
 void plan_direct(PlanBuilder& d);
-// When all has come in: the contributions of all ranks, side by side in `all`, become the result, in the order of ranks.
-// Rank 0's is the `first` of them; after the last comes the one at the beginning. They stay as they are, since some of it
-// may not have been sent yet.
+// When all has come in: the contributions of all ranks, side by side in `all`, become the result, in the order of
+// ranks. Rank 0's is the `first` of them; after the last comes the one at the beginning. They stay as they are, since
+// some of it may not have been sent yet.
 void reduce_when_all_are_here(PlanBuilder& d, const std::uint8_t* all, Part out, std::uint32_t first, bool has_factors);
 
 // rounds.cpp
 void plan_gathered(PlanBuilder& d);
 void plan_rounds(PlanBuilder& d);
-// Parts of which each rank has its own, in `source`, when the slices of the transfer `after` have come, reach all: each to
-// its place at once, and passed on from there slice by slice.
-void gather_in_rounds(PlanBuilder& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after);
+// Parts of which each rank has its own, in `source`, when the slices of the transfer `after` have come, reach all: each
+// to its place at once, and passed on from there slice by slice.
+void gather_in_rounds(PlanBuilder& d, const std::vector<Part>& parts, std::uint32_t own, Part source,
+                      std::int32_t after);
 // What each of a circle has in `whole` becomes the sum of all of theirs; and the memory apart that this takes.
 void all_reduce_in_rounds(PlanBuilder& d, const RankSubset& circle, Part whole, std::uint8_t* landing);
 std::uint64_t landing_in_rounds(const RankSubset& circle, Part whole);

@@ -31,7 +31,8 @@ Combine combine_for(DType dtype, ReduceOp op) { return best_kernels().combine(dt
 Scale scale_for(DType dtype) { return best_kernels().scale(dtype); }
 Divide divide_for(DType dtype) { return best_kernels().divide(dtype); }
 
-void Reduction::run(std::uint8_t* out, const std::uint8_t* incoming, const std::uint8_t* local, std::size_t bytes) const {
+void Reduction::run(std::uint8_t* out, const std::uint8_t* incoming, const std::uint8_t* local,
+                    std::size_t bytes) const {
   if (!scales_incoming && !scales_local) {
     combine(out, incoming, local, bytes / element);
     if (divide_by > 1) divide(out, bytes / element, divide_by);

@@ -1,5 +1,5 @@
-// The kernels themselves. Included once for each build, inside a namespace of its own (SOFTMRC_KERNELS) and with internal
-// linkage, so that the linker cannot swap code for one processor into the build for another.
+// The kernels themselves. Included once for each build, inside a namespace of its own (SOFTMRC_KERNELS) and with
+// internal linkage, so that the linker cannot swap code for one processor into the build for another.
 #pragma once
 
 #include <cstring>
@@ -22,7 +22,12 @@ struct __attribute__((packed, may_alias)) Loose {
   T value;
 };
 
-struct Sum { template <typename T> static T of(T a, T b) { return static_cast<T>(a + b); } };
+struct Sum {
+  template <typename T>
+  static T of(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
 struct Product {
   template <typename T>
   static T of(T a, T b) {
@@ -30,11 +35,36 @@ struct Product {
     else return a * b;
   }
 };
-struct Min { template <typename T> static T of(T a, T b) { return b < a ? b : a; } };
-struct Max { template <typename T> static T of(T a, T b) { return a < b ? b : a; } };
-struct Band { template <typename T> static T of(T a, T b) { return static_cast<T>(a & b); } };
-struct Bor { template <typename T> static T of(T a, T b) { return static_cast<T>(a | b); } };
-struct Bxor { template <typename T> static T of(T a, T b) { return static_cast<T>(a ^ b); } };
+struct Min {
+  template <typename T>
+  static T of(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <typename T>
+  static T of(T a, T b) {
+    return a < b ? b : a;
+  }
+};
+struct Band {
+  template <typename T>
+  static T of(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct Bor {
+  template <typename T>
+  static T of(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct Bxor {
+  template <typename T>
+  static T of(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
 
 template <typename T, typename Op>
 void combine(std::uint8_t* out, const std::uint8_t* a, const std::uint8_t* b, std::size_t count) {
@@ -63,13 +93,21 @@ void combine_half(std::uint8_t* out, const std::uint8_t* a, const std::uint8_t* 
 template <typename T>
 Combine combine_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: case ReduceOp::avg: case ReduceOp::premul_sum: return combine<T, Sum>;
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+    case ReduceOp::premul_sum: return combine<T, Sum>;
     case ReduceOp::product: return combine<T, Product>;
     case ReduceOp::min: return combine<T, Min>;
     case ReduceOp::max: return combine<T, Max>;
-    case ReduceOp::band: if constexpr (T(0.5) == 0) return combine<T, Band>; break;
-    case ReduceOp::bor: if constexpr (T(0.5) == 0) return combine<T, Bor>; break;
-    case ReduceOp::bxor: if constexpr (T(0.5) == 0) return combine<T, Bxor>; break;
+    case ReduceOp::band:
+      if constexpr (T(0.5) == 0) return combine<T, Band>;
+      break;
+    case ReduceOp::bor:
+      if constexpr (T(0.5) == 0) return combine<T, Bor>;
+      break;
+    case ReduceOp::bxor:
+      if constexpr (T(0.5) == 0) return combine<T, Bxor>;
+      break;
   }
   return nullptr;
 }
@@ -83,11 +121,15 @@ Combine combine_signed(ReduceOp op) {
 template <typename Half>
 Combine combine_half_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: case ReduceOp::avg: case ReduceOp::premul_sum: return combine_half<Half, Sum>;
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+    case ReduceOp::premul_sum: return combine_half<Half, Sum>;
     case ReduceOp::product: return combine_half<Half, Product>;
     case ReduceOp::min: return combine_half<Half, Min>;
     case ReduceOp::max: return combine_half<Half, Max>;
-    case ReduceOp::band: case ReduceOp::bor: case ReduceOp::bxor: break;
+    case ReduceOp::band:
+    case ReduceOp::bor:
+    case ReduceOp::bxor: break;
   }
   return nullptr;
 }
@@ -95,10 +137,15 @@ Combine combine_half_of(ReduceOp op) {
 // Truth values are 0 or 1: a sum is "any", a product is "all".
 Combine combine_boolean(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: case ReduceOp::max: case ReduceOp::bor: return combine<std::uint8_t, Bor>;
-    case ReduceOp::product: case ReduceOp::min: case ReduceOp::band: return combine<std::uint8_t, Band>;
+    case ReduceOp::sum:
+    case ReduceOp::max:
+    case ReduceOp::bor: return combine<std::uint8_t, Bor>;
+    case ReduceOp::product:
+    case ReduceOp::min:
+    case ReduceOp::band: return combine<std::uint8_t, Band>;
     case ReduceOp::bxor: return combine<std::uint8_t, Bxor>;
-    case ReduceOp::avg: case ReduceOp::premul_sum: break;
+    case ReduceOp::avg:
+    case ReduceOp::premul_sum: break;
   }
   return nullptr;
 }
@@ -211,7 +258,9 @@ inline void end_stream() { _mm_sfence(); }
 inline void stream_line(std::uint8_t* out, const std::uint8_t* in) {
   const uint8x16x4_t all = vld1q_u8_x4(in);
   asm volatile("stnp %q1, %q2, [%0]\n\tstnp %q3, %q4, [%0, #32]"
-               : : "r"(out), "w"(all.val[0]), "w"(all.val[1]), "w"(all.val[2]), "w"(all.val[3]) : "memory");
+               :
+               : "r"(out), "w"(all.val[0]), "w"(all.val[1]), "w"(all.val[2]), "w"(all.val[3])
+               : "memory");
 }
 inline void end_stream() {}  // ordered as any other store
 #else

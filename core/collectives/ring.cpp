@@ -1,9 +1,9 @@
-// A ring: every rank adds its own to what its neighbour sends, while that lands, and passes it on. One incoming value for
-// each element and step, the caller's memory to add it to, and no other: large blocks among not too many ranks.
+// A ring: every rank adds its own to what its neighbour sends, while that lands, and passes it on. One incoming value
+// for each element and step, the caller's memory to add it to, and no other: large blocks among not too many ranks.
 //
-// And among many: a grid, whose rows are ranks side by side. Each row goes round its own ring, so that all but a small part
-// of the way is as short as a row; what a rank then has of its row's sum is added up down its column, in rounds; and the
-// rows go round once more, with the result.
+// And among many: a grid, whose rows are ranks side by side. Each row goes round its own ring, so that all but a small
+// part of the way is as short as a row; what a rank then has of its row's sum is added up down its column, in rounds;
+// and the rows go round once more, with the result.
 #include "collectives/plan_builder.h"
 #include "collectives/stripes.h"
 
@@ -13,7 +13,8 @@ namespace {
 // Step s passes on the part that came in at step s - 1; `first` is the part that a rank sends at step 0.
 // What a step lands in is given by `landing`, the last one completes this rank's own part.
 template <typename Landing>
-std::int32_t go_round(PlanBuilder& d, const RankSubset& ring, std::uint32_t first, const std::vector<Part>& inputs, Landing landing) {
+std::int32_t go_round(PlanBuilder& d, const RankSubset& ring, std::uint32_t first, const std::vector<Part>& inputs,
+                      Landing landing) {
   Part passed = inputs[first];
   std::int32_t after = -1;
   for (std::uint32_t s = 0; s + 1 < ring.size; ++s) {
@@ -35,7 +36,8 @@ std::int32_t go_round(PlanBuilder& d, const RankSubset& ring, std::uint32_t firs
 void all_reduce_along_ring(PlanBuilder& d) {
   const std::vector<Part> inputs = cut(d.call.inputs[0], d.size);
   const std::vector<Part> outputs = cut(d.call.outputs[0], d.size);
-  const std::int32_t owned = go_round(d, d.all(), d.rank, inputs, [&](std::uint32_t part, bool) { return outputs[part]; });
+  const std::int32_t owned = go_round(d, d.all(), d.rank, inputs,
+                                      [&](std::uint32_t part, bool) { return outputs[part]; });
   if (d.size - 1 > max_peers(d.size)) return gather_in_rounds(d, outputs, d.next(1), outputs[d.next(1)], owned);
   for (std::uint32_t step = 1; step < d.size; ++step) {
     d.forward(d.next(step), outputs[d.next(1)], owned);

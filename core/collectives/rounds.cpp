@@ -1,11 +1,11 @@
-// In rounds, each of which halves what is left to do: ceil(log2 n) of them for any n, and no byte is sent that a ring would
-// not send. A rank sees the n blocks from itself on: number 0 is its own, i is that of the i-th rank beyond it, in the
-// circle of those that take part.
+// In rounds, each of which halves what is left to do: ceil(log2 n) of them for any n, and no byte is sent that a ring
+// would not send. A rank sees the n blocks from itself on: number 0 is its own, i is that of the i-th rank beyond it,
+// in the circle of those that take part.
 //
-// Reducing, a round narrows the blocks that a rank has a part in from `width` to `half` of them (rounded up): it sends the
-// upper ones to the rank `half` beyond it, whose lower ones they are, and merges what comes from `half` before it into its
-// own lower ones. In the end it has the sum of number 0. Gathering is the same backwards. (J. L. Träff, "Optimal,
-// non-pipelined reduce-scatter and allreduce algorithms", 2024; gathering: J. Bruck et al., 1997.)
+// Reducing, a round narrows the blocks that a rank has a part in from `width` to `half` of them (rounded up): it sends
+// the upper ones to the rank `half` beyond it, whose lower ones they are, and merges what comes from `half` before it
+// into its own lower ones. In the end it has the sum of number 0. Gathering is the same backwards. (J. L. Träff,
+// "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024; gathering: J. Bruck et al., 1997.)
 #include <algorithm>
 #include <cstring>
 
@@ -14,8 +14,8 @@
 namespace softmrc::collectives {
 namespace {
 
-// Side by side in memory from block 0 on; but where the blocks are the parts of a buffer, the last part's neighbour is the
-// first one, at the other end.
+// Side by side in memory from block 0 on; but where the blocks are the parts of a buffer, the last part's neighbour is
+// the first one, at the other end.
 struct Blocks {
   RankSubset circle;
   std::vector<Part> parts;
@@ -80,7 +80,8 @@ std::uint64_t landing_bytes(const Blocks& blocks) {
 void reduce(PlanBuilder& d, const Blocks& blocks, Part result, std::uint8_t* landing) {
   const RankSubset& circle = blocks.circle;
   for (const Round round : rounds_of(circle.size)) {
-    for (const Part& piece : blocks.pieces(round.half, round.width)) d.send_next(circle.rank_at(circle.next(round.half)), piece);
+    for (const Part& piece : blocks.pieces(round.half, round.width))
+      d.send_next(circle.rank_at(circle.next(round.half)), piece);
     for (const Part& piece : blocks.pieces(0, round.width - round.half)) {
       const std::uint32_t in = d.receive(circle.rank_at(circle.prev(round.half)), {landing, piece.bytes, piece.site});
       const bool is_last = round.half == 1;
@@ -94,8 +95,10 @@ void gather(PlanBuilder& d, const Blocks& blocks) {
   const RankSubset& circle = blocks.circle;
   const std::vector<Round> rounds = rounds_of(circle.size);
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
-    for (const Part& piece : blocks.pieces(0, round->width - round->half)) d.send_next(circle.rank_at(circle.prev(round->half)), piece);
-    for (const Part& piece : blocks.pieces(round->half, round->width)) d.receive(circle.rank_at(circle.next(round->half)), piece);
+    for (const Part& piece : blocks.pieces(0, round->width - round->half))
+      d.send_next(circle.rank_at(circle.prev(round->half)), piece);
+    for (const Part& piece : blocks.pieces(round->half, round->width))
+      d.receive(circle.rank_at(circle.next(round->half)), piece);
   }
 }
 
@@ -141,13 +144,15 @@ void all_gather(PlanBuilder& d) {
 
 }  // namespace
 
-void gather_in_rounds(PlanBuilder& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after) {
+void gather_in_rounds(PlanBuilder& d, const std::vector<Part>& parts, std::uint32_t own, Part source,
+                      std::int32_t after) {
   const std::vector<Round> rounds = rounds_of(d.size);
   std::vector<std::int32_t> came(d.size, after);
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
     for (std::uint32_t i = 0; i < round->width - round->half; ++i) {
       d.forward(d.prev(round->half), i == 0 ? source : parts[(own + i) % d.size], came[i]);
-      came[round->half + i] = static_cast<std::int32_t>(d.receive(d.next(round->half), parts[(own + round->half + i) % d.size]));
+      came[round->half + i] = static_cast<std::int32_t>(
+          d.receive(d.next(round->half), parts[(own + round->half + i) % d.size]));
     }
   }
 }
@@ -172,10 +177,13 @@ void plan_gathered(PlanBuilder& d) {
 void plan_rounds(PlanBuilder& d) {
   d.uses_messages = true;
   switch (d.call.kind) {
-    case Kind::all_reduce: case Kind::reduce: return all_reduce(d);
+    case Kind::all_reduce:
+    case Kind::reduce: return all_reduce(d);
     case Kind::reduce_scatter: return reduce_scatter(d);
     case Kind::all_gather: return all_gather(d);
-    default: return gather(d, {d.all(), std::vector<Part>(d.size), d.size});  // a barrier: nothing, from everybody to everybody
+    default:
+      return gather(d,
+                    {d.all(), std::vector<Part>(d.size), d.size});  // a barrier: nothing, from everybody to everybody
   }
 }
 

@@ -19,9 +19,11 @@ std::string words_of(std::uint64_t bytes, DType dtype) {
 
 }  // namespace
 
-void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
+void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s,
+                   const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
-    if (!has_failed() && has_left(to)) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
+    if (!has_failed() && has_left(to))
+      fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
     if (has_failed()) return work->fail(error_);
     if (is_leaving_) return work->fail(closed_message);
     ++stats_.sends;
@@ -45,7 +47,8 @@ void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, 
   });
 }
 
-void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
+void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s,
+                      const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (has_failed()) return work->fail(error_);
     if (is_leaving_) return work->fail(closed_message);
@@ -70,9 +73,11 @@ void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t t
   });
 }
 
-void Channel::handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
+void Channel::handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
+                           std::span<const std::uint8_t> payload) {
   for (auto at = recv_ops_.begin(); at != recv_ops_.end(); ++at) {
-    if (at->rkey || at->tag != header.tag || (at->source >= 0 && at->source != static_cast<std::int32_t>(peer))) continue;
+    if (at->rkey || at->tag != header.tag || (at->source >= 0 && at->source != static_cast<std::int32_t>(peer)))
+      continue;
     if (match(engine, now, *at, peer, header, payload) && !has_failed()) recv_ops_.erase(at);
     return;
   }
@@ -80,10 +85,12 @@ void Channel::handle_offer(Engine& engine, Time now, std::uint32_t peer, const M
 }
 
 // True when the receive has ended with it.
-bool Channel::match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
+bool Channel::match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header,
+                    std::span<const std::uint8_t> payload) {
   if (header.bytes != receiving.to.bytes || header.descriptor.dtype != receiving.dtype) {
-    fail(engine, now, name_of(peer) + " sends " + words_of(header.bytes, header.descriptor.dtype) + " where " + name_of(place_.rank) +
-                          " receives " + words_of(receiving.to.bytes, receiving.dtype));
+    fail(engine, now,
+         name_of(peer) + " sends " + words_of(header.bytes, header.descriptor.dtype) + " where " +
+             name_of(place_.rank) + " receives " + words_of(receiving.to.bytes, receiving.dtype));
     return true;
   }
   receiving.source = static_cast<std::int32_t>(peer);
@@ -101,7 +108,9 @@ bool Channel::match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t p
   reply.number = header.number;
   reply.bytes = header.bytes;
   reply.rkey = receiving.rkey;
-  if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, domains_[peer]}));
+  if (receiving.to.bytes)
+    SOFTMRC_CHECK(
+        engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, domains_[peer]}));
   stats_.bytes_granted += header.bytes;
   send_message(engine, now, peer, reply);
   if (receiving.to.bytes) return false;
@@ -110,7 +119,8 @@ bool Channel::match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t p
 }
 
 void Channel::handle_accept(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header) {
-  const auto at = std::find_if(send_ops_.begin(), send_ops_.end(), [&](const SendOp& s) { return s.peer == peer && s.id == header.number; });
+  const auto at = std::find_if(send_ops_.begin(), send_ops_.end(),
+                               [&](const SendOp& s) { return s.peer == peer && s.id == header.number; });
   if (at == send_ops_.end()) return;
   // Two writes of one send: the first one's end would give the memory back that the second one reads.
   if (at->is_accepted) return fail(engine, now, name_of(peer) + " accepted a send twice");
@@ -155,7 +165,8 @@ void Channel::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t 
 }
 
 void Channel::handle_sending_done(std::uint32_t id) {
-  const auto at = std::find_if(send_ops_.begin(), send_ops_.end(), [&](const SendOp& s) { return s.id == id && s.is_written(); });
+  const auto at = std::find_if(send_ops_.begin(), send_ops_.end(),
+                               [&](const SendOp& s) { return s.id == id && s.is_written(); });
   if (at == send_ops_.end()) return;
   at->work->succeed();
   send_ops_.erase(at);
@@ -169,7 +180,8 @@ void Channel::look_at_point_to_point(Engine& engine, Time now) {
     }
   for (const RecvOp& r : recv_ops_)
     if (r.deadline <= now) {
-      const std::string whom = r.source < 0 ? "nobody sent it" : name_of(static_cast<std::uint32_t>(r.source)) + " did not send it";
+      const std::string whom = r.source < 0 ? "nobody sent it"
+                                            : name_of(static_cast<std::uint32_t>(r.source)) + " did not send it";
       return fail_timeout(engine, now, "a receive with tag " + std::to_string(r.tag), r.timeout_s, whom);
     }
 }

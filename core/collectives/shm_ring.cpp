@@ -20,12 +20,17 @@ void* mapped(int descriptor) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-std::string path_of(const std::string& process, int descriptor) { return "/proc/" + process + "/fd/" + std::to_string(descriptor); }
+std::string path_of(const std::string& process, int descriptor) {
+  return "/proc/" + process + "/fd/" + std::to_string(descriptor);
+}
 
 }  // namespace
 
 ShmRing::ShmRing(int descriptor, void* memory)
-    : descriptor_(descriptor), memory_(memory), head_(static_cast<Head*>(memory)), data_(static_cast<std::uint8_t*>(memory) + head_bytes) {}
+    : descriptor_(descriptor),
+      memory_(memory),
+      head_(static_cast<Head*>(memory)),
+      data_(static_cast<std::uint8_t*>(memory) + head_bytes) {}
 
 ShmRing::~ShmRing() {
   munmap(memory_, all_bytes);
@@ -53,12 +58,13 @@ std::unique_ptr<ShmRing> ShmRing::make(std::uint64_t token) {
   return std::unique_ptr<ShmRing>(new ShmRing(descriptor, memory));
 }
 
-// It is looked at before it is opened: another says what it is, and to open what is no memory may do something by itself.
-// Its memory cannot shrink: else it would be a way to end this process.
+// It is looked at before it is opened: another says what it is, and to open what is no memory may do something by
+// itself. Its memory cannot shrink: else it would be a way to end this process.
 std::unique_ptr<ShmRing> ShmRing::open(const ShmKey& key) {
   const int seen = ::open(path_of(std::to_string(key.process), key.descriptor).c_str(), O_PATH | O_CLOEXEC);
-  struct stat what {};
-  const bool is_memory = seen >= 0 && fstat(seen, &what) == 0 && S_ISREG(what.st_mode) && what.st_size == static_cast<off_t>(all_bytes);
+  struct stat what{};
+  const bool is_memory = seen >= 0 && fstat(seen, &what) == 0 && S_ISREG(what.st_mode) &&
+                         what.st_size == static_cast<off_t>(all_bytes);
   const int descriptor = is_memory ? ::open(path_of("self", seen).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK) : -1;
   if (seen >= 0) ::close(seen);
   if (descriptor < 0) return nullptr;

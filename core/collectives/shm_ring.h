@@ -1,6 +1,6 @@
-// A pipe through memory that two processes of one machine share: what one rank puts in, another takes out in the same order.
-// Whoever takes makes it, and says where it is; whoever may open it there puts things in. That something is in it is said
-// elsewhere, so neither end ever looks for the other.
+// A pipe through memory that two processes of one machine share: what one rank puts in, another takes out in the same
+// order. Whoever takes makes it, and says where it is; whoever may open it there puts things in. That something is in
+// it is said elsewhere, so neither end ever looks for the other.
 //
 // The other process may write anything, at any time: what is read here is checked against what this end knows, and the
 // memory cannot shrink under it.

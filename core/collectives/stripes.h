@@ -1,6 +1,6 @@
-// How an operation is spread over channels: each of its transfers is cut, and stripe k goes by channel k. So who adds what to
-// what, and in which order, does not depend on how many channels there are, and a stripe waits for stripes of its own
-// channel alone. Both ends of a transfer cut it alike, for they look at its length and at nothing else.
+// How an operation is spread over channels: each of its transfers is cut, and stripe k goes by channel k. So who adds
+// what to what, and in which order, does not depend on how many channels there are, and a stripe waits for stripes of
+// its own channel alone. Both ends of a transfer cut it alike, for they look at its length and at nothing else.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct InflightOp {
   Time deadline = Time::never();
   double timeout_s = 0;
   std::shared_ptr<Work> work;
-  std::atomic<std::uint32_t> open{0};   // stripes; whoever ends the last one has seen what all others did
+  std::atomic<std::uint32_t> open{0};  // stripes; whoever ends the last one has seen what all others did
   std::atomic<bool> has_failed{false};
 
   bool conflicts(const InflightOp& other) const {
@@ -40,6 +40,7 @@ struct InflightOp {
 };
 
 // One operation for every channel that has something to do, the first always.
-std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t channels, std::uint64_t unit);
+std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t channels,
+                                                         std::uint64_t unit);
 
 }  // namespace softmrc::collectives

@@ -80,7 +80,8 @@ void Channel::grant(Engine& engine, Time now, Operation& op) {
       if (in.peer != peer || in.is_eager) continue;
       in.rkey = next++;
       if (in.bytes == 0) continue;  // a write of nothing names no memory
-      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, domains_[peer]}));
+      SOFTMRC_CHECK(
+          engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, domains_[peer]}));
     }
     stats_.bytes_granted += bytes;
     MessageHeader header;
@@ -93,14 +94,16 @@ void Channel::grant(Engine& engine, Time now, Operation& op) {
   }
 }
 
-void Channel::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
+void Channel::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header,
+                      std::span<const std::uint8_t> payload) {
   if (header.descriptor != op.descriptor) return fail_different(engine, now, peer, header.descriptor, op.descriptor);
   op.has_message[peer] = true;
   if (header.type == MessageType::eager) deliver_eager(engine, now, op, peer, header, payload);
   if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
 }
 
-void Channel::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
+void Channel::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header,
+                            std::span<const std::uint8_t> payload) {
   std::uint64_t expected = 0;
   Inbound* found = nullptr;
   for (Inbound& in : op.ins) {
@@ -110,10 +113,14 @@ void Channel::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32
   }
   if (found) expected = found->bytes;
   if (found && found->has_ended)
-    return fail(engine, now, name_of(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
+    return fail(
+        engine, now,
+        name_of(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
   if (!found || expected != header.bytes || payload.size() != header.bytes)
-    return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in step " +
-                                 std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " + std::to_string(expected));
+    return fail(engine, now,
+                name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) +
+                    " in step " + std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " +
+                    std::to_string(expected));
   if (!payload.empty() && found->to) std::memcpy(found->to, payload.data(), payload.size());
   found->arrived = found->slices.count;
   end_inbound(engine, *found);
@@ -127,10 +134,12 @@ void Channel::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32
     all += out.total;
     if (!out.is_eager) granted += out.total;
   }
-  if (granted != header.bytes && !is_first()) return;  // the first channel has a stripe of everything, and knows the whole
+  if (granted != header.bytes && !is_first())
+    return;  // the first channel has a stripe of everything, and knows the whole
   if (granted != header.bytes)
-    return fail(engine, now, name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) + " in " +
-                                 describe(op.descriptor) + ", which sends " + std::to_string(all));
+    return fail(engine, now,
+                name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) +
+                    " in " + describe(op.descriptor) + ", which sends " + std::to_string(all));
   op.granted[peer] = header.rkey;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i)
     if (op.outs[i].peer == peer) post(engine, now, op, i);
@@ -150,7 +159,8 @@ void Channel::send_eager(Engine& engine, Time now, Operation& op, std::uint32_t 
   header.descriptor = op.descriptor;
   header.bytes = out.bytes;
   header.step = out.index;
-  send_message(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, index) : 0);
+  send_message(engine, now, out.peer, header, {out.from, out.bytes},
+               is_awaited ? work_request_of(op.number, index) : 0);
   if (is_awaited) return;
   out.has_ended = true;
   --op.open_outs;

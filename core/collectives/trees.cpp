@@ -1,5 +1,5 @@
-// Broadcast and reduce along a tree whose top is the root: binomial where latency counts, binary where slices follow each
-// other, and a chain where they fill the way. Ranks are counted from the root on.
+// Broadcast and reduce along a tree whose top is the root: binomial where latency counts, binary where slices follow
+// each other, and a chain where they fill the way. Ranks are counted from the root on.
 #include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
@@ -33,7 +33,8 @@ void broadcast(PlanBuilder& d, Algorithm algorithm) {
   const Kin kin = kin_of(algorithm, at, d.size);
   const std::int32_t in = at ? static_cast<std::int32_t>(d.receive((root + kin.parent) % d.size, block)) : -1;
   // The farthest child has the most below it.
-  for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child) d.forward((root + *child) % d.size, block, in);
+  for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child)
+    d.forward((root + *child) % d.size, block, in);
 }
 
 // Added up while it lands. The chain ends at the root; it begins with the rank after it.

@@ -1,5 +1,5 @@
-// What a face that knows no collectives can still say of a job: bursts, requests to one peer that follow each other without a
-// pause. The last few of a device, for whoever asks.
+// What a face that knows no collectives can still say of a job: bursts, requests to one peer that follow each other
+// without a pause. The last few of a device, for whoever asks.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 namespace softmrc::control {
 
 struct Burst {
-  std::uint64_t number = 0;   // of the device, from 1
+  std::uint64_t number = 0;  // of the device, from 1
   std::string peer;
   Time begun{};
   Time ended{};
   std::uint64_t bytes = 0;
   std::uint32_t requests = 0;
-  Duration waited{};          // for the peer, which was not ready to receive
-  std::uint64_t resent = 0;   // packets
+  Duration waited{};         // for the peer, which was not ready to receive
+  std::uint64_t resent = 0;  // packets
 };
 
 class BurstLog {
@@ -92,8 +92,8 @@ class BurstTracker {
   bool is_open_ = false;
   std::uint32_t under_way_ = 0;
   Time waits_from_ = Time::never();
-  std::uint64_t resent_ = 0;          // by the connection so far
-  std::uint64_t resent_before_ = 0;   // when this burst began
+  std::uint64_t resent_ = 0;         // by the connection so far
+  std::uint64_t resent_before_ = 0;  // when this burst began
 };
 
 }  // namespace softmrc::control

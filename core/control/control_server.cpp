@@ -27,7 +27,8 @@ constexpr std::uint32_t max_a_second = 1000;
 constexpr int tidies_after_ms = 200;
 constexpr std::uint32_t max_devices = 4096;  // of a process
 
-// A device goes without a control socket where there can be none; not because the system was short of something for a moment.
+// A device goes without a control socket where there can be none; not because the system was short of something for a
+// moment.
 [[noreturn]] void refuse_with_errno(const std::string& what) {
   if (udp::is_transient(errno)) udp::fail_with_errno(what);
   throw HostError(what + ": " + std::strerror(errno));
@@ -45,7 +46,8 @@ bool is_answered(const std::string& path) {
   const auto address = address_of(path);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (!address || fd < 0) return true;  // not known to be dead
-  const bool refuses = connect(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 && errno == ECONNREFUSED;
+  const bool refuses = connect(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 &&
+                       errno == ECONNREFUSED;
   close(fd);
   return !refuses;
 }
@@ -84,7 +86,8 @@ std::string control_directory(const Environment& environment) {
   const std::string runtime = environment("XDG_RUNTIME_DIR");
   struct stat found{};
   // Who became another user may still have the first one's variable.
-  const bool is_usable = !runtime.empty() && stat(runtime.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid();
+  const bool is_usable = !runtime.empty() && stat(runtime.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+                         found.st_uid == geteuid();
   const std::string folder = is_usable ? runtime + "/softmrc" : "/tmp/softmrc-" + std::to_string(geteuid());
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) refuse_with_errno("cannot make " + folder);
   if (lstat(folder.c_str(), &found) != 0) refuse_with_errno(folder);
@@ -112,7 +115,8 @@ std::string open_control(host::Node& node, const std::string& kind, bool is_want
   facts.mtu = node.mtu();
   facts.bursts = bursts;
   Json::Object named;
-  proto::each_setting<host::DeviceSettings>([&](const auto& one) { named.emplace_back(one.name, node.settings().*one.member); });
+  proto::each_setting<host::DeviceSettings>(
+      [&](const auto& one) { named.emplace_back(one.name, node.settings().*one.member); });
   facts.settings = std::move(named);
   for (const host::LocalPlane& plane : node.planes()) facts.speeds_bps.push_back(plane.speed_bps());
   std::string why;
@@ -120,7 +124,8 @@ std::string open_control(host::Node& node, const std::string& kind, bool is_want
   return path.empty() ? "no control socket: " + why : "control socket " + path;
 }
 
-ControlServer::ControlServer(udp::Device& device, DeviceInfo facts, const std::string& folder) : device_(device), facts_(std::move(facts)) {
+ControlServer::ControlServer(udp::Device& device, DeviceInfo facts, const std::string& folder)
+    : device_(device), facts_(std::move(facts)) {
   facts_.started = static_cast<double>(udp::wall_ns()) / 1e9 - static_cast<double>(device_.clock().now().ps) / 1e12;
   try {
     wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -247,7 +252,8 @@ void ControlServer::serve(Client& client) {
   if (!client.out.empty() && !write(client)) return disconnect(client);
   if (!client.out.empty()) return;
   if (!read(client)) return disconnect(client);
-  for (std::size_t end; client.out.empty() && (end = client.in.find('\n')) != std::string::npos && is_within_rate_limit();) {
+  for (std::size_t end;
+       client.out.empty() && (end = client.in.find('\n')) != std::string::npos && is_within_rate_limit();) {
     const std::string line = client.in.substr(0, end);
     client.in.erase(0, end + 1);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;

@@ -1,5 +1,5 @@
-// The control socket of a device: a request is a line of JSON, and so is its answer. docs/control.md says which there are.
-// One thread serves all clients, and sleeps while nobody asks; what they ask is looked up in control/ops.cpp.
+// The control socket of a device: a request is a line of JSON, and so is its answer. docs/control.md says which there
+// are. One thread serves all clients, and sleeps while nobody asks; what they ask is looked up in control/ops.cpp.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "control/bursts.h"
-#include "host/json.h"
 #include "host/host_error.h"
+#include "host/json.h"
 #include "host/node.h"
 #include "host/settings.h"
 #include "udp/device.h"
@@ -24,13 +24,13 @@ using host::Json;
 
 // What a device does not know of itself.
 struct DeviceInfo {
-  std::string kind;             // of face: "nccl", …
+  std::string kind;  // of face: "nccl", …
   std::uint32_t mtu = 0;
   Json settings;
   std::vector<std::uint64_t> speeds_bps;  // by plane; 0: not known
-  const BurstLog* bursts = nullptr;         // null: this face marks none
-  std::uint32_t number = 0;     // of the device in its process, and
-  double started = 0;           // when it was made, in seconds since 1970, its own clock's zero: the control's to fill in
+  const BurstLog* bursts = nullptr;       // null: this face marks none
+  std::uint32_t number = 0;               // of the device in its process, and
+  double started = 0;  // when it was made, in seconds since 1970, its own clock's zero: the control's to fill in
 };
 
 // What a request is answered with; `{"ok": false, …}` where it is refused.
@@ -74,19 +74,19 @@ class ControlServer final : public udp::DeviceService {
   DeviceInfo facts_;
   std::string path_;
   int socket_ = -1;
-  int wake_fd_ = -1;               // rung to end it
+  int wake_fd_ = -1;  // rung to end it
   std::array<Client, 16> clients_;
   Clock::time_point second_ = Clock::now();
   std::uint32_t answered_ = 0;  // in it
   Clock::time_point backs_off_until_{};
-  std::mutex mutex_;            // of who closes
+  std::mutex mutex_;  // of who closes
   std::thread thread_;
 };
 
 // Gives a node's device one, where it is wanted. Returns where it is, or why there is none.
 std::string open_control(host::Node& node, const std::string& kind, bool is_wanted, const BurstLog* bursts);
-// Gives the device one: its path. Empty, with `why`, where there can be none. Throws DeviceError where the system is short
-// of something.
+// Gives the device one: its path. Empty, with `why`, where there can be none. Throws DeviceError where the system is
+// short of something.
 std::string open_control(udp::Device& device, DeviceInfo facts, std::string& why);
 
 }  // namespace softmrc::control

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <iterator>
 
-#include "control/request_args.h"
 #include "control/control_server.h"
+#include "control/request_args.h"
 #include "host/faults.h"
-#include "host/planes.h"
 #include "host/host_error.h"
+#include "host/planes.h"
 #include "udp/views.h"
 
 namespace softmrc::control {
@@ -52,11 +52,13 @@ std::uint32_t plane_of(const RequestArgs& args, udp::Device& device) {
 // Names ------------------------------------------------------------------------------------------------------------
 
 constexpr std::array qp_states{"reset", "init", "rtr", "rts", "error"};
-constexpr std::array statuses{"success", "flushed", "retry_exceeded", "remote_access", "remote_invalid", "remote_operation",
-                              "local_protocol", "peer_error"};
-constexpr std::array refusals{"malformed", "bad_icrc", "unknown_qp", "wrong_peer", "wrong_state", "unknown_peer", "out_of_window",
-                              "remote_access", "invalid_request", "bad_acknowledgement", "unknown_answer", "wrong_pair", "unproven",
-                              "last_port", "wrong_proof", "unsealed", "forged", "replayed"};
+constexpr std::array statuses{"success",        "flushed",          "retry_exceeded", "remote_access",
+                              "remote_invalid", "remote_operation", "local_protocol", "peer_error"};
+constexpr std::array refusals{
+    "malformed",      "bad_icrc",      "unknown_qp",    "wrong_peer",      "wrong_state",
+    "unknown_peer",   "out_of_window", "remote_access", "invalid_request", "bad_acknowledgement",
+    "unknown_answer", "wrong_pair",    "unproven",      "last_port",       "wrong_proof",
+    "unsealed",       "forged",        "replayed"};
 constexpr std::array event_types{
 #define X(name, notable, meaning) #name,
     SOFTMRC_EVENTS(X)
@@ -64,11 +66,11 @@ constexpr std::array event_types{
 };
 
 #define SOFTMRC_ADD(name) found.emplace_back(#name, stats.name);
-#define SOFTMRC_COUNTERS_OF(Stats, COUNTERS)         \
-  Json::Object counters_of(const Stats& stats) {     \
-    Json::Object found;                              \
-    COUNTERS(SOFTMRC_ADD)                            \
-    return found;                                    \
+#define SOFTMRC_COUNTERS_OF(Stats, COUNTERS)     \
+  Json::Object counters_of(const Stats& stats) { \
+    Json::Object found;                          \
+    COUNTERS(SOFTMRC_ADD)                        \
+    return found;                                \
   }
 SOFTMRC_COUNTERS_OF(udp::PlaneStats, SOFTMRC_PLANE_COUNTERS)
 SOFTMRC_COUNTERS_OF(udp::FaultStats, SOFTMRC_FAULT_COUNTERS)
@@ -92,12 +94,22 @@ Json::Object info(udp::Device& device, const DeviceInfo& facts, const RequestArg
   Json::List planes;
   for (std::size_t p = 0; p < device.plan().planes.size(); ++p) {
     const udp::PlaneConfig& plane = device.plan().planes[p];
-    planes.push_back(Json::Object{{"address", udp::text_of(plane.address)}, {"interface", plane.interface}, {"link", plane.link},
+    planes.push_back(Json::Object{{"address", udp::text_of(plane.address)},
+                                  {"interface", plane.interface},
+                                  {"link", plane.link},
                                   {"speed_bps", p < facts.speeds_bps.size() ? facts.speeds_bps[p] : 0}});
   }
-  return {{"protocol", protocol}, {"pid", getpid()}, {"number", facts.number}, {"program", program()}, {"kind", facts.kind},
-          {"started", facts.started}, {"planes", std::move(planes)}, {"lanes", device.lanes()}, {"open_lanes", device.open_lanes()},
-          {"mtu", facts.mtu}, {"settings", facts.settings}};
+  return {{"protocol", protocol},
+          {"pid", getpid()},
+          {"number", facts.number},
+          {"program", program()},
+          {"kind", facts.kind},
+          {"started", facts.started},
+          {"planes", std::move(planes)},
+          {"lanes", device.lanes()},
+          {"open_lanes", device.open_lanes()},
+          {"mtu", facts.mtu},
+          {"settings", facts.settings}};
 }
 
 Json capture_of(udp::Device& device) {
@@ -133,8 +145,8 @@ Json::Object stats(udp::Device& device, const DeviceInfo&, const RequestArgs&) {
     std::move(thread.begin(), thread.end(), std::back_inserter(lane));
     lanes.push_back(std::move(lane));
   }
-  return {{"planes", planes_of(device)}, {"lanes", std::move(lanes)}, {"queue_pairs", pairs}, {"peers", device.peers()},
-          {"regions", device.regions()}, {"capture", capture_of(device)}};
+  return {{"planes", planes_of(device)}, {"lanes", std::move(lanes)},   {"queue_pairs", pairs},
+          {"peers", device.peers()},     {"regions", device.regions()}, {"capture", capture_of(device)}};
 }
 
 Json peer_of(udp::Device& device, std::uint32_t qpn, std::uint32_t known_as) {
@@ -152,8 +164,12 @@ Json::List evs_of(const udp::QueuePairView& view) {
   Json::List evs;
   for (std::size_t i = 0; i < view.evs.size(); ++i) {
     const proto::Ev& ev = view.evs[i];
-    evs.push_back(Json::Object{{"ev", i}, {"value", view.wide.empty() ? Json(ev.value) : Json(hex_of(view.wide[i]))}, {"plane", ev.port},
-                               {"state", named(ev_state_names, ev.state)}, {"drops", ev.drops}, {"damping", ev.damping},
+    evs.push_back(Json::Object{{"ev", i},
+                               {"value", view.wide.empty() ? Json(ev.value) : Json(hex_of(view.wide[i]))},
+                               {"plane", ev.port},
+                               {"state", named(ev_state_names, ev.state)},
+                               {"drops", ev.drops},
+                               {"damping", ev.damping},
                                {"is_spare", static_cast<bool>(ev.is_spare)}});
   }
   return evs;
@@ -169,10 +185,12 @@ Json::Object qps(udp::Device& device, const DeviceInfo&, const RequestArgs& args
     if (state.has_left_reset) {
       pair.emplace_back("peer", peer_of(device, view.qpn, state.peer));
 #define X(name) pair.emplace_back(#name, state.name);
-      X(dest_qpn) X(window_bytes) X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn)
-      X(out_of_order) X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted) X(data_ports)
+      X(dest_qpn)
+      X(window_bytes) X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn) X(out_of_order)
+          X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted) X(data_ports)
 #undef X
-      pair.emplace_back("port_window_bytes", Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));
+              pair.emplace_back("port_window_bytes",
+                                Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));
       const udp::Profiles::AssignedIds given = device.profiles().assigned_to(view.qpn);
       pair.emplace_back("ev_profile", given.evs);
       pair.emplace_back("cc_profile", given.control);
@@ -216,8 +234,12 @@ std::string told(const proto::Event& event) {
         if (event.value >> p & 1) up += (up.empty() ? "" : ", ") + std::to_string(p);
       return "peer " + std::to_string(event.code) + " can use planes " + up;
     }
-    case probe_answer: return "a probe by " + path + " came back on " + plane + " after " + std::to_string(event.value / 1'000'000) + " us";
-    case packet_refused: return "a packet on " + plane + (event.qpn ? " for " + pair : "") + " was refused: " + named(refusals, event.code);
+    case probe_answer:
+      return "a probe by " + path + " came back on " + plane + " after " + std::to_string(event.value / 1'000'000) +
+             " us";
+    case packet_refused:
+      return "a packet on " + plane + (event.qpn ? " for " + pair : "") +
+             " was refused: " + named(refusals, event.code);
     default: return "";
   }
 }
@@ -229,7 +251,8 @@ Json::Object events(udp::Device& device, const DeviceInfo& facts, const RequestA
   std::vector<proto::Event> found;
   std::uint64_t lost = device.recent_events(from, found);
   std::erase_if(found, [&](const proto::Event& event) {  // what a profile does not want told
-    return event.type == proto::EventType::ev_state && !device.profiles().tells(event.qpn, static_cast<proto::EvState>(event.code));
+    return event.type == proto::EventType::ev_state &&
+           !device.profiles().tells(event.qpn, static_cast<proto::EvState>(event.code));
   });
   if (!args.has("since")) lost = 0;  // who asks for the first time has missed nothing
   if (found.size() > most) {
@@ -238,20 +261,34 @@ Json::Object events(udp::Device& device, const DeviceInfo& facts, const RequestA
   }
   Json::List rows;
   for (const proto::Event& event : found)
-    rows.push_back(Json::Object{{"at", facts.started + static_cast<double>(event.at_ps) / 1e12}, {"at_ps", event.at_ps},
-                                {"type", named(event_types, event.type)}, {"qpn", event.qpn}, {"plane", event.port}, {"ev", event.ev},
-                                {"psn", event.psn}, {"code", event.code}, {"value", event.value}, {"took", event.took}, {"text", told(event)}});
+    rows.push_back(Json::Object{{"at", facts.started + static_cast<double>(event.at_ps) / 1e12},
+                                {"at_ps", event.at_ps},
+                                {"type", named(event_types, event.type)},
+                                {"qpn", event.qpn},
+                                {"plane", event.port},
+                                {"ev", event.ev},
+                                {"psn", event.psn},
+                                {"code", event.code},
+                                {"value", event.value},
+                                {"took", event.took},
+                                {"text", told(event)}});
   return {{"events", std::move(rows)}, {"next", Json::List(from.begin(), from.end())}, {"lost", lost}};
 }
 
 Json::Object bursts(udp::Device&, const DeviceInfo& facts, const RequestArgs& args) {
-  if (!facts.bursts) throw HostError("bursts are marked where nobody knows more: in NCCL's plugin; this device is of " + facts.kind);
+  if (!facts.bursts)
+    throw HostError("bursts are marked where nobody knows more: in NCCL's plugin; this device is of " + facts.kind);
   const auto seconds = [](Duration time) { return static_cast<double>(time.ps) / 1e12; };
   Json::List rows;
   for (const Burst& burst : facts.bursts->since(args.whole("since", 0, 0x7FFFFFFF, 0)))
-    rows.push_back(Json::Object{{"number", burst.number}, {"peer", burst.peer}, {"begun", facts.started + seconds(burst.begun - Time{})},
-                                {"took_s", seconds(burst.ended - burst.begun)}, {"bytes", burst.bytes}, {"requests", burst.requests},
-                                {"waited_s", seconds(burst.waited)}, {"resent", burst.resent}});
+    rows.push_back(Json::Object{{"number", burst.number},
+                                {"peer", burst.peer},
+                                {"begun", facts.started + seconds(burst.begun - Time{})},
+                                {"took_s", seconds(burst.ended - burst.begun)},
+                                {"bytes", burst.bytes},
+                                {"requests", burst.requests},
+                                {"waited_s", seconds(burst.waited)},
+                                {"resent", burst.resent}});
   return {{"bursts", std::move(rows)}};
 }
 
@@ -281,9 +318,12 @@ Json::Object faults(udp::Device& device, const DeviceInfo&, const RequestArgs& a
 Json::Object capture(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
   if (args.has("start")) {
     const std::string& path = args.text("start");
-    if (!path.starts_with("/") || path.find('\0') != std::string::npos) args.refuse("start", "the absolute name of a file");
-    if (const auto running = device.capture()) throw HostError("a capture to " + running->path + " runs already; stop it first");
-    device.start_capture(path, static_cast<std::uint64_t>(args.whole("most_bytes", 1, std::int64_t{1} << 50, std::int64_t{1} << 30)));
+    if (!path.starts_with("/") || path.find('\0') != std::string::npos)
+      args.refuse("start", "the absolute name of a file");
+    if (const auto running = device.capture())
+      throw HostError("a capture to " + running->path + " runs already; stop it first");
+    device.start_capture(
+        path, static_cast<std::uint64_t>(args.whole("most_bytes", 1, std::int64_t{1} << 50, std::int64_t{1} << 30)));
   } else if (args.has("stop")) {
     if (!args.flag("stop")) args.refuse("stop", "true");
     const auto was = device.capture();
@@ -322,7 +362,8 @@ proto::MaybeError change_ev(proto::Endpoint& engine, Time now, std::uint32_t qpn
 
 // Every queue pair that has it has it by the profile's word, then, and those to come will.
 Json::Object change_listed(udp::Device& device, const RequestArgs& args, bool is_denied) {
-  if (args.has("qpn") || args.has("plane") || !args.has("evs")) throw HostError("of a profile, evs say which of its list; nothing else does");
+  if (args.has("qpn") || args.has("plane") || !args.has("evs"))
+    throw HostError("of a profile, evs say which of its list; nothing else does");
   const auto number = static_cast<std::uint32_t>(args.whole("profile", 1, 0xFFFFFFFF));
   Batch batch(args.flag("stop", false));
   for (const std::uint32_t listed : args.numbers<std::uint32_t>("evs")) {
@@ -334,7 +375,8 @@ Json::Object change_listed(udp::Device& device, const RequestArgs& args, bool is
     const proto::EvProfile& evs = std::get<udp::PathProfile>(profile->body).evs;
     for (const std::uint32_t qpn : device.profiles().users(number))
       device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) {
-        for (const std::uint16_t ev : udp::places_of(engine, qpn, evs, listed)) change_ev(engine, now, qpn, ev, is_denied);
+        for (const std::uint16_t ev : udp::places_of(engine, qpn, evs, listed))
+          change_ev(engine, now, qpn, ev, is_denied);
         return 0;
       });
   }
@@ -360,20 +402,28 @@ Json::Object change_evs(udp::Device& device, const RequestArgs& args, bool is_de
         if (view.evs[i].port == plane) evs.push_back(i);
     device.lane_of(view.qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) {
       for (const std::uint64_t ev : evs)
-        if (batch.goes_on()) batch.add("qpn", view.qpn, ev, change_ev(engine, now, view.qpn, static_cast<std::uint32_t>(std::min<std::uint64_t>(ev, ~0u)), is_denied));
+        if (batch.goes_on())
+          batch.add("qpn", view.qpn, ev,
+                    change_ev(engine, now, view.qpn, static_cast<std::uint32_t>(std::min<std::uint64_t>(ev, ~0u)),
+                              is_denied));
       return 0;
     });
   }
   return batch.told();
 }
 
-Json::Object deny(udp::Device& device, const DeviceInfo&, const RequestArgs& args) { return change_evs(device, args, true); }
-Json::Object allow(udp::Device& device, const DeviceInfo&, const RequestArgs& args) { return change_evs(device, args, false); }
+Json::Object deny(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
+  return change_evs(device, args, true);
+}
+Json::Object allow(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
+  return change_evs(device, args, false);
+}
 
 // In the list, for queue pairs to come; and where copies are meant too, in every queue pair that has it.
 Json::Object replace_listed(udp::Device& device, const RequestArgs& args) {
   if (args.has("qpn")) throw HostError("qpn and profile: one of them says whose path it is");
-  const auto number = static_cast<std::uint32_t>(args.whole("profile", 1, 0xFFFFFFFF)), listed = static_cast<std::uint32_t>(args.whole("ev", 0, 0xFFFF));
+  const auto number = static_cast<std::uint32_t>(args.whole("profile", 1, 0xFFFFFFFF)),
+             listed = static_cast<std::uint32_t>(args.whole("ev", 0, 0xFFFF));
   const proto::EvValue value = ev_value(args, "value");
   const auto before = device.profiles().find(number);
   host::raise_if(device.profiles().replace(number, listed, value));
@@ -382,7 +432,8 @@ Json::Object replace_listed(udp::Device& device, const RequestArgs& args) {
     for (const std::uint32_t qpn : device.profiles().users(number))
       host::raise_if(device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) {
         proto::MaybeError problem;
-        for (const std::uint16_t ev : udp::places_of(engine, qpn, std::get<udp::PathProfile>(before->body).evs, listed)) {
+        for (const std::uint16_t ev :
+             udp::places_of(engine, qpn, std::get<udp::PathProfile>(before->body).evs, listed)) {
           if (!problem) problem = engine.replace_ev(now, qpn, ev, value);
           copies += !problem;
         }
@@ -393,9 +444,11 @@ Json::Object replace_listed(udp::Device& device, const RequestArgs& args) {
 
 Json::Object replace(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
   if (args.has("profile")) return replace_listed(device, args);
-  const auto qpn = static_cast<std::uint32_t>(args.whole("qpn", 1, 0xFFFFFF)), ev = static_cast<std::uint32_t>(args.whole("ev", 0, 0xFFFF));
+  const auto qpn = static_cast<std::uint32_t>(args.whole("qpn", 1, 0xFFFFFF)),
+             ev = static_cast<std::uint32_t>(args.whole("ev", 0, 0xFFFF));
   const proto::EvValue value = ev_value(args, "value");
-  host::raise_if(device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) { return engine.replace_ev(now, qpn, ev, value); }));
+  host::raise_if(device.lane_of(qpn).with_engine_and_send(
+      [&](proto::Endpoint& engine, Time now) { return engine.replace_ev(now, qpn, ev, value); }));
   return {};
 }
 
@@ -439,9 +492,12 @@ std::string listed(const Range& all, Name name) {
 // A name that it does not take is a mistake, and better heard of than not heeded.
 void check_names(const ControlOp& operation, const Json::Object& request) {
   for (const auto& [key, value] : request) {
-    if (key == "op" || key == "id" || (!key.empty() && std::ranges::find(operation.takes, key) != operation.takes.end())) continue;
+    if (key == "op" || key == "id" ||
+        (!key.empty() && std::ranges::find(operation.takes, key) != operation.takes.end()))
+      continue;
     const std::string taken = listed(operation.takes, [](std::string_view one) { return one; });
-    throw HostError(key + " is nothing that " + std::string(operation.name) + " takes; allowed: " + (taken.empty() ? "nothing more" : taken));
+    throw HostError(key + " is nothing that " + std::string(operation.name) +
+                    " takes; allowed: " + (taken.empty() ? "nothing more" : taken));
   }
 }
 

@@ -112,11 +112,15 @@ void tell(const PathProfile& paths, Json::Object& row) {
   row.emplace_back("format_profile", paths.format);
   Json::List fields, entries, events;
   for (const wire::EvField& f : paths.evs.layout.fields)
-    fields.push_back(Json::Object{{"width", f.width}, {"init_val", f.init_val}, {"min", f.min}, {"max", f.max}, {"mask", f.mask}});
+    fields.push_back(
+        Json::Object{{"width", f.width}, {"init_val", f.init_val}, {"min", f.min}, {"max", f.max}, {"mask", f.mask}});
   for (std::uint32_t i = 0; i < paths.evs.entries.size(); ++i) {
     const proto::EvEntry& entry = paths.evs.entries[i];
-    entries.push_back(Json::Object{{"ev", i}, {"value", paths.evs.evs.empty() ? Json(entry.value) : Json(hex_of(paths.evs.evs[i]))},
-                                   {"plane", entry.port}, {"state", paths.denied.contains(i) ? "denied" : "good"}});
+    entries.push_back(
+        Json::Object{{"ev", i},
+                     {"value", paths.evs.evs.empty() ? Json(entry.value) : Json(hex_of(paths.evs.evs[i]))},
+                     {"plane", entry.port},
+                     {"state", paths.denied.contains(i) ? "denied" : "good"}});
   }
   for (std::size_t i = 0; i < ev_state_names.size(); ++i)
     if (paths.events >> i & 1) events.push_back(ev_state_names[i]);
@@ -137,7 +141,8 @@ void set_entries(PathProfile& paths, const Json& value) {
     const auto* bytes = std::get_if<wire::EvBytes>(&ev);
     paths.evs.entries.push_back({bytes ? place : std::get<std::uint32_t>(ev), plane});
     if (bytes) paths.evs.evs.push_back(*bytes);
-    if (place >= proto::max_evs) throw HostError("entries has more than " + std::to_string(proto::max_evs) + " EVs; allowed: at most that");
+    if (place >= proto::max_evs)
+      throw HostError("entries has more than " + std::to_string(proto::max_evs) + " EVs; allowed: at most that");
   }
   if (!paths.evs.evs.empty() && paths.evs.evs.size() != paths.evs.entries.size())
     throw HostError("entries has values of both kinds; allowed: all of them bytes, or all of them numbers");
@@ -148,7 +153,8 @@ void set_fields(PathProfile& paths, const Json& value) {
   for (const Json& one : list_of("fields", value)) {
     const RequestArgs f(one);
     const auto number = [&](const char* name) { return static_cast<std::uint32_t>(f.whole(name, 0, 0xFFFFFFFF, 0)); };
-    paths.evs.layout.fields.push_back({static_cast<std::uint8_t>(f.whole("width", 1, 32)), number("init_val"), number("min"), number("max"), number("mask")});
+    paths.evs.layout.fields.push_back({static_cast<std::uint8_t>(f.whole("width", 1, 32)), number("init_val"),
+                                       number("min"), number("max"), number("mask")});
   }
 }
 
@@ -178,7 +184,8 @@ void set_all(Profile& profile, const RequestArgs& args) {
   const Json::Object* wanted = args.find("set")->as_object();
   if (!wanted) args.refuse("set", "an object, of settings by their names");
   for (const auto& [name, value] : *wanted) {
-    const bool is_known = std::visit([&, &name = name, &value = value](auto& body) { return set(body, name, value); }, profile.body);
+    const bool is_known = std::visit([&, &name = name, &value = value](auto& body) { return set(body, name, value); },
+                                     profile.body);
     if (is_known) continue;
     Json::Object row;
     std::visit([&](const auto& body) { tell(body, row); }, profile.body);
@@ -190,7 +197,9 @@ void set_all(Profile& profile, const RequestArgs& args) {
 
 // The operations ----------------------------------------------------------------------------------------------------
 
-std::uint32_t number_of(const RequestArgs& args) { return static_cast<std::uint32_t>(args.whole("number", 1, 0xFFFFFFFF)); }
+std::uint32_t number_of(const RequestArgs& args) {
+  return static_cast<std::uint32_t>(args.whole("number", 1, 0xFFFFFFFF));
+}
 
 Profile profile_of(udp::Device& device, const RequestArgs& args) {
   const auto found = device.profiles().find(number_of(args));
@@ -201,8 +210,11 @@ Profile profile_of(udp::Device& device, const RequestArgs& args) {
 Json::Object told(udp::Device& device, std::uint32_t number, const Profile& profile) {
   const udp::Profiles::AssignedIds to_all = device.profiles().defaults();
   const std::vector<std::uint32_t> users = device.profiles().users(number);
-  Json::Object row{{"number", number}, {"kind", kinds[profile.body.index()]}, {"state", named(states, profile.state)},
-                   {"to_all", to_all.evs == number || to_all.control == number}, {"queue_pairs", Json::List(users.begin(), users.end())}};
+  Json::Object row{{"number", number},
+                   {"kind", kinds[profile.body.index()]},
+                   {"state", named(states, profile.state)},
+                   {"to_all", to_all.evs == number || to_all.control == number},
+                   {"queue_pairs", Json::List(users.begin(), users.end())}};
   std::visit([&](const auto& body) { tell(body, row); }, profile.body);
   return row;
 }
@@ -233,7 +245,9 @@ Json::Object add(udp::Device& device, const DeviceInfo&, const RequestArgs& args
   return {{"profile", told(device, number, profile)}};
 }
 
-Json::Object answer_with(udp::Device& device, const RequestArgs& args) { return {{"profile", told(device, number_of(args), profile_of(device, args))}}; }
+Json::Object answer_with(udp::Device& device, const RequestArgs& args) {
+  return {{"profile", told(device, number_of(args), profile_of(device, args))}};
+}
 
 Json::Object modify(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
   Profile profile = profile_of(device, args);
@@ -244,7 +258,8 @@ Json::Object modify(udp::Device& device, const DeviceInfo&, const RequestArgs& a
 
 Json::Object move(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
   const Json* to = args.find("to");
-  host::raise_if(device.profiles().move(number_of(args), static_cast<udp::ProfileState>(chosen(to ? *to : Json{}, "to", states))));
+  host::raise_if(
+      device.profiles().move(number_of(args), static_cast<udp::ProfileState>(chosen(to ? *to : Json{}, "to", states))));
   return answer_with(device, args);
 }
 
@@ -254,7 +269,8 @@ Json::Object remove(udp::Device& device, const DeviceInfo&, const RequestArgs& a
 }
 
 Json::Object give(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
-  if (args.has("number") == args.has("own")) throw HostError("number and own: one of them says what queue pairs get that ask for none");
+  if (args.has("number") == args.has("own"))
+    throw HostError("number and own: one of them says what queue pairs get that ask for none");
   if (args.has("number")) {
     host::raise_if(device.profiles().set_default(number_of(args)));
     return answer_with(device, args);

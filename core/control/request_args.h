@@ -48,7 +48,8 @@ class RequestArgs {
     if (!list) refuse(name, "a list of numbers");
     std::vector<T> values;
     for (const Json& one : *list) {
-      if (!one.as_int() || !std::in_range<T>(*one.as_int())) refuse(name, "a list of numbers of " + std::to_string(8 * sizeof(T)) + " bits");
+      if (!one.as_int() || !std::in_range<T>(*one.as_int()))
+        refuse(name, "a list of numbers of " + std::to_string(8 * sizeof(T)) + " bits");
       values.push_back(static_cast<T>(*one.as_int()));
     }
     return values;

@@ -26,7 +26,9 @@ double measure(Cipher cipher, std::size_t bytes) {
 
 Cipher faster_cipher() {
   const auto seconds = [](Cipher cipher) { return measure(cipher, packet); };
-  static const Cipher faster = seconds(Cipher::aes_256_gcm) <= seconds(Cipher::chacha20_poly1305) ? Cipher::aes_256_gcm : Cipher::chacha20_poly1305;
+  static const Cipher faster = seconds(Cipher::aes_256_gcm) <= seconds(Cipher::chacha20_poly1305)
+                                   ? Cipher::aes_256_gcm
+                                   : Cipher::chacha20_poly1305;
   return faster;
 }
 

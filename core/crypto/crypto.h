@@ -1,5 +1,5 @@
-// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), HMAC-SHA256, X25519 and Ed25519. The
-// one place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
+// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), HMAC-SHA256, X25519 and
+// Ed25519. The one place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ enum class Cipher : std::uint8_t { aes_256_gcm, chacha20_poly1305 };
 bool is_available();
 // What it calls itself.
 const char* library();
-// Has it stay until the process is gone: its own handler of exit() would take away what lanes use that still answer peers.
+// Has it stay until the process is gone: its own handler of exit() would take away what lanes use that still answer
+// peers.
 void keep_until_the_end();
 
 class Aead {

@@ -51,7 +51,8 @@ struct Aead::Context {
 
 Aead::Aead(Cipher cipher, const Secret& key, Use use) : context_(std::make_unique<Context>()) {
   SOFTMRC_CHECK(context_->evp);
-  SOFTMRC_CHECK(EVP_CipherInit_ex(context_->evp, cipher_of(cipher), nullptr, key.data(), nullptr, use == Use::seal) == 1);
+  SOFTMRC_CHECK(EVP_CipherInit_ex(context_->evp, cipher_of(cipher), nullptr, key.data(), nullptr, use == Use::seal) ==
+                1);
 }
 
 Aead::~Aead() = default;
@@ -80,7 +81,8 @@ bool Aead::open(const Nonce& nonce, Bytes associated, MutableBytes hidden, const
   bool is_done = EVP_DecryptInit_ex(evp, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
                  EVP_DecryptUpdate(evp, nullptr, &written, associated.data(), static_cast<int>(associated.size())) == 1;
   if (!hidden.empty())
-    is_done = is_done && EVP_DecryptUpdate(evp, hidden.data(), &written, hidden.data(), static_cast<int>(hidden.size())) == 1;
+    is_done = is_done &&
+              EVP_DecryptUpdate(evp, hidden.data(), &written, hidden.data(), static_cast<int>(hidden.size())) == 1;
   is_done = is_done && EVP_CIPHER_CTX_ctrl(evp, EVP_CTRL_AEAD_SET_TAG, tag_size, const_cast<std::uint8_t*>(tag)) == 1;
   SOFTMRC_CHECK(is_done);
   return EVP_DecryptFinal_ex(evp, none, &written) == 1;
@@ -90,7 +92,8 @@ Secret hmac_sha256(Bytes key, Bytes text) {
   Secret out;
   unsigned size = 0;
   const std::uint8_t nothing = 0;  // an empty key has an address, too
-  const auto* p = HMAC(EVP_sha256(), key.empty() ? &nothing : key.data(), static_cast<int>(key.size()), text.data(), text.size(), out.data(), &size);
+  const auto* p = HMAC(EVP_sha256(), key.empty() ? &nothing : key.data(), static_cast<int>(key.size()), text.data(),
+                       text.size(), out.data(), &size);
   SOFTMRC_CHECK(p && size == out.size());
   return out;
 }
@@ -103,8 +106,8 @@ bool x25519(const Secret& own, const Secret& others, Secret& shared) {
   const Owned<EVP_PKEY_CTX> context(EVP_PKEY_CTX_new(key.get(), nullptr));
   SOFTMRC_CHECK(key && other && context && EVP_PKEY_derive_init(context.get()) == 1);
   std::size_t size = shared.size();
-  return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 && EVP_PKEY_derive(context.get(), shared.data(), &size) == 1 &&
-         size == shared.size();
+  return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 &&
+         EVP_PKEY_derive(context.get(), shared.data(), &size) == 1 && size == shared.size();
 }
 
 Secret ed25519_public(const Secret& own) { return public_of(EVP_PKEY_ED25519, own); }

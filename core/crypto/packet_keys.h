@@ -1,5 +1,6 @@
-// What keys are made of. One secret for each direction of a queue pair, from the handshake; of it come a key for the cipher,
-// one for the header's tag, the part of the nonce that is not the packet's number, and the secret that replaces it.
+// What keys are made of. One secret for each direction of a queue pair, from the handshake; of it come a key for the
+// cipher, one for the header's tag, the part of the nonce that is not the packet's number, and the secret that replaces
+// it.
 //
 //   HKDF-Expand (RFC 5869, HMAC-SHA256), with the labels below; nonce = iv XOR number, in the last 8 bytes
 #pragma once

@@ -11,7 +11,7 @@ using wire::seal_front;
 using wire::SealHeader;
 
 PacketSealer::PacketSealer(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const KeyUpdatePolicy& key_update,
-                   std::shared_ptr<const ForkGuard> guard)
+                           std::shared_ptr<const ForkGuard> guard)
     : cipher_(cipher),
       keys_(cipher, secret, Aead::Use::seal),
       to_qpn_(to_qpn),
@@ -35,10 +35,12 @@ void PacketSealer::replace_keys(Time now) {
   replace_by_ = now + key_update_.after;
 }
 
-std::size_t PacketSealer::seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding) {
+std::size_t PacketSealer::seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload,
+                               Bytes padding) {
   SOFTMRC_CHECK(guard_->is_ours());
   SOFTMRC_CHECK(number_ < ReplayWindow::numbers);
-  if (is_due(now)) [[unlikely]] replace_keys(now);
+  if (is_due(now)) [[unlikely]]
+    replace_keys(now);
   const bool is_write = wire::is_write(static_cast<wire::Opcode>(packet[0]));
   packet[1] = static_cast<std::uint8_t>((packet[1] & 0xF0) | wire::sealed_version);
   std::uint8_t* key = packet + clear;
@@ -52,13 +54,16 @@ std::size_t PacketSealer::seal(Time now, std::uint8_t* packet, std::size_t clear
   return front + imm.size() + payload.size() + padding.size() + tag_size;
 }
 
-PacketOpener::PacketOpener(Cipher cipher, const Secret& secret) : cipher_(cipher) { keys_.emplace_back(cipher, secret, Aead::Use::open); }
+PacketOpener::PacketOpener(Cipher cipher, const Secret& secret) : cipher_(cipher) {
+  keys_.emplace_back(cipher, secret, Aead::Use::open);
+}
 
 PacketKeys* PacketOpener::derive_keys(Time now, std::uint8_t epoch) {
   const auto ahead = static_cast<std::uint8_t>(epoch - epoch_);
   if (ahead == 0xFF) return old_ && now < old_until_ ? &*old_ : nullptr;
   if (ahead >= max_ahead) return nullptr;
-  while (keys_.size() <= ahead) keys_.emplace_back(cipher_, ZeroizedSecret{next_secret(keys_.back().secret())}.value, Aead::Use::open);
+  while (keys_.size() <= ahead)
+    keys_.emplace_back(cipher_, ZeroizedSecret{next_secret(keys_.back().secret())}.value, Aead::Use::open);
   return &keys_[ahead];
 }
 
@@ -90,7 +95,8 @@ OpenStatus PacketOpener::open(Time now, MutableBytes& packet, bool is_trimmed) {
   }
   if (!is_trimmed) {
     const std::size_t hidden = packet.size() - front - tag_size;
-    if (!keys->aead().open(keys->nonce(key.number), {p, front}, packet.subspan(front, hidden), p + front + hidden)) return OpenStatus::forged;
+    if (!keys->aead().open(keys->nonce(key.number), {p, front}, packet.subspan(front, hidden), p + front + hidden))
+      return OpenStatus::forged;
     // What was hidden stays where it is; its headers join it.
     std::memmove(p + front - clear, p, clear);
     packet = packet.subspan(front - clear, clear + hidden);

@@ -1,5 +1,5 @@
-// The two directions of a sealed queue pair. One numbers packets and closes them; the other opens what the peer closed, each
-// number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
+// The two directions of a sealed queue pair. One numbers packets and closes them; the other opens what the peer closed,
+// each number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
 //
 // Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says
 // so in every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet. Then
@@ -32,10 +32,11 @@ struct KeyUpdatePolicy {
 
 class PacketSealer {
  public:
-  PacketSealer(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const KeyUpdatePolicy& key_update, std::shared_ptr<const ForkGuard> guard);
+  PacketSealer(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const KeyUpdatePolicy& key_update,
+               std::shared_ptr<const ForkGuard> guard);
 
-  // `packet` holds the headers that stay in the clear; it has room behind them for KEY, for the header's tag where there is
-  // something to hide, for that, and for the tag. Returns the size of all.
+  // `packet` holds the headers that stay in the clear; it has room behind them for KEY, for the header's tag where
+  // there is something to hide, for that, and for the tag. Returns the size of all.
   std::size_t seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding);
 
   // Something of the peer's was authentic, and this is the newest epoch that it has used. It replaces its key when it
@@ -62,10 +63,10 @@ class PacketSealer {
   std::shared_ptr<const ForkGuard> guard_;
   std::uint8_t epoch_ = 0;
   std::uint64_t number_ = 0;
-  std::uint64_t began_at_ = 0;            // the first number under this key
-  std::optional<Time> replace_by_;        // from the first packet on
-  std::uint8_t heard_ = 0;                // the newest epoch of the peer's
-  bool is_heard_ = false;                 // the peer was, ever
+  std::uint64_t began_at_ = 0;      // the first number under this key
+  std::optional<Time> replace_by_;  // from the first packet on
+  std::uint8_t heard_ = 0;          // the newest epoch of the peer's
+  bool is_heard_ = false;           // the peer was, ever
 };
 
 enum class OpenStatus : std::uint8_t {
@@ -77,8 +78,8 @@ enum class OpenStatus : std::uint8_t {
 
 class PacketOpener {
  public:
-  // How long the old key is taken, once the new one was seen: two of the longest round trips that a timeout allows for. Who
-  // only receives knows none of its own.
+  // How long the old key is taken, once the new one was seen: two of the longest round trips that a timeout allows for.
+  // Who only receives knows none of its own.
   static constexpr Duration old_key_life = seconds(2);
   // Whole keys that may have been lost with all packets under them.
   static constexpr std::uint8_t max_ahead = 16;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "host/json.h"
 #include "host/host_error.h"
+#include "host/json.h"
 
 namespace softmrc::host {
 namespace {
@@ -15,7 +15,8 @@ constexpr std::size_t max_bytes = 16 << 20;
 
 Denylist::Denylist(std::string_view text, const std::string& name, const FabricHost& fabric) {
   const auto refuse = [&](const std::string& what) {
-    throw HostError("SOFTMRC_DENYLIST is " + name + "; allowed: a denylist as `softmrc mapper` writes it (" + what + ")");
+    throw HostError("SOFTMRC_DENYLIST is " + name + "; allowed: a denylist as `softmrc mapper` writes it (" + what +
+                    ")");
   };
   if (text.size() > max_bytes) refuse("at most " + std::to_string(max_bytes) + " bytes");
   Json found;
@@ -25,7 +26,8 @@ Denylist::Denylist(std::string_view text, const std::string& name, const FabricH
     refuse(error.what());
   }
   const Json* said = found.find("denylist");
-  if (!said || !said->as_int() || *said->as_int() != version) refuse("\"denylist\": " + std::to_string(version) + " is missing");
+  if (!said || !said->as_int() || *said->as_int() != version)
+    refuse("\"denylist\": " + std::to_string(version) + " is missing");
   const Json* entries = found.find("entries");
   if (!entries || !entries->as_list()) refuse("no list of entries");
   for (const Json& entry : *entries->as_list()) {
@@ -43,7 +45,8 @@ std::vector<std::uint32_t> Denylist::denied(const FabricHost& fabric, const wire
   std::vector<std::uint32_t> found;
   for (std::uint32_t path = 0; path < paths; ++path)
     for (std::uint32_t plane = 0; plane < planes; ++plane)
-      if (std::ranges::any_of(fabric.links(plane, to, path), [&](const std::string& link) { return links_.contains(link); }))
+      if (std::ranges::any_of(fabric.links(plane, to, path),
+                              [&](const std::string& link) { return links_.contains(link); }))
         found.push_back(path * planes + plane);
   return found.size() < paths * planes ? found : std::vector<std::uint32_t>{};
 }

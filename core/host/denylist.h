@@ -1,4 +1,5 @@
-// What nodes shall not use, from the file that `softmrc mapper` writes: directed links, by name. As softmrc/fabric/denylist.py.
+// What nodes shall not use, from the file that `softmrc mapper` writes: directed links, by name. As
+// softmrc/fabric/denylist.py.
 #pragma once
 
 #include <set>
@@ -12,11 +13,12 @@ namespace softmrc::host {
 
 class Denylist {
  public:
-  // `name` is the file's, for what is said of it. Throws HostError where it is none, or names what the fabric does not have.
+  // `name` is the file's, for what is said of it. Throws HostError where it is none, or names what the fabric does not
+  // have.
   Denylist(std::string_view text, const std::string& name, const FabricHost& fabric);
 
-  // Which paths to the host that has this address in plane 0 cross such a link, by their numbers: the first path of every
-  // plane, then the second. None, if it would be all of them: a bad path is better than none.
+  // Which paths to the host that has this address in plane 0 cross such a link, by their numbers: the first path of
+  // every plane, then the second. None, if it would be all of them: a bad path is better than none.
   std::vector<std::uint32_t> denied(const FabricHost& fabric, const wire::Address& address) const;
 
  private:

@@ -35,13 +35,16 @@ void read(const TomlDocument& tables, const char* key, std::uint32_t least, std:
   if (!value) return;
   const auto* whole = std::get_if<std::int64_t>(value);
   if (!whole || *whole < least || *whole > most)
-    refuse(std::string("fabric.") + key, to_string(*value), "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    refuse(std::string("fabric.") + key, to_string(*value),
+           "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   into = static_cast<std::uint32_t>(*whole);
 }
 
 // 100G, 51.2T, 20Mbit/s, or whole bits per second.
 std::uint64_t rate_of(const TomlValue& value) {
-  const auto fail = [&]() { refuse("fabric.host_link_bps", to_string(value), "a rate, as 100G, 51.2T, 20M, or whole bits per second"); };
+  const auto fail = [&]() {
+    refuse("fabric.host_link_bps", to_string(value), "a rate, as 100G, 51.2T, 20M, or whole bits per second");
+  };
   double rate = 0;
   if (const auto* whole = std::get_if<std::int64_t>(&value)) {
     rate = static_cast<double>(*whole);
@@ -76,32 +79,41 @@ std::uint32_t prefix_of(const char* key, const TomlValue& value) {
   const auto* text = std::get_if<std::string>(&value);
   wire::Ipv6 address{};
   const std::size_t slash = text ? text->find('/') : std::string::npos;
-  const bool is_prefix = slash != std::string::npos && text->substr(slash) == "/32" && inet_pton(AF_INET6, text->substr(0, slash).c_str(), address.data()) == 1 &&
+  const bool is_prefix = slash != std::string::npos && text->substr(slash) == "/32" &&
+                         inet_pton(AF_INET6, text->substr(0, slash).c_str(), address.data()) == 1 &&
                          std::all_of(address.begin() + 4, address.end(), [](std::uint8_t byte) { return byte == 0; });
   if (!is_prefix) refuse(std::string("addressing.") + key, to_string(value), "an IPv6 prefix of 32 bits");
-  return static_cast<std::uint32_t>(address[0]) << 24 | static_cast<std::uint32_t>(address[1]) << 16 | static_cast<std::uint32_t>(address[2]) << 8 | address[3];
+  return static_cast<std::uint32_t>(address[0]) << 24 | static_cast<std::uint32_t>(address[1]) << 16 |
+         static_cast<std::uint32_t>(address[2]) << 8 | address[3];
 }
 
 }  // namespace
 
 FabricHost::FabricHost(std::string_view text, const std::string& name, const std::string& host) : name_(name) {
   const TomlDocument tables = parse_toml(text, name);
-  if (!tables.contains("fabric")) throw HostError(name + " has no section [fabric] with planes, hosts, hosts_per_leaf and spines");
+  if (!tables.contains("fabric"))
+    throw HostError(name + " has no section [fabric] with planes, hosts, hosts_per_leaf and spines");
   read(tables, "planes", 1, 16, planes_);
   read(tables, "hosts", 2, max_hosts, hosts_);
   read(tables, "hosts_per_leaf", 1, most_downlinks, hosts_per_leaf_);
   read(tables, "spines", 1, most_t1, spines_);
   read(tables, "pods", 0, most_t1, pods_);
   read(tables, "cores_per_spine", 0, most_t2, cores_per_spine_);
-  if (hosts_ % hosts_per_leaf_) refuse("fabric.hosts", std::to_string(hosts_), "a multiple of hosts_per_leaf = " + std::to_string(hosts_per_leaf_));
-  if (leaves() > most_t0) refuse("fabric.hosts", std::to_string(hosts_), "at most " + std::to_string(most_t0) + " leaves");
-  if (pods_ && (leaves() % pods_ || cores_per_spine_ == 0 || pods_ * spines_ > most_t1 || spines_ * cores_per_spine_ > most_t2))
+  if (hosts_ % hosts_per_leaf_)
+    refuse("fabric.hosts", std::to_string(hosts_), "a multiple of hosts_per_leaf = " + std::to_string(hosts_per_leaf_));
+  if (leaves() > most_t0)
+    refuse("fabric.hosts", std::to_string(hosts_), "at most " + std::to_string(most_t0) + " leaves");
+  if (pods_ &&
+      (leaves() % pods_ || cores_per_spine_ == 0 || pods_ * spines_ > most_t1 || spines_ * cores_per_spine_ > most_t2))
     refuse("fabric.pods", std::to_string(pods_), "a divisor of the leaves, with cores, and not too many of either");
   if (const TomlValue* rate = found_in(tables, "fabric", "host_link_bps")) host_link_bps_ = rate_of(*rate);
   if (const TomlValue* block = found_in(tables, "addressing", "block")) block_ = prefix_of("block", *block);
   if (const TomlValue* inner = found_in(tables, "addressing", "inner")) inner_ = prefix_of("inner", *inner);
-  if ((block_ & 0xFF) + planes_ > 0x100) refuse("addressing.block", "no room for the planes", "one whose last byte leaves room for as many, as fcbb:bb00::/32");
-  if (const TomlValue* place = found_in(tables, "addressing", "plane_in"); place && *place != TomlValue(std::string("block")))
+  if ((block_ & 0xFF) + planes_ > 0x100)
+    refuse("addressing.block", "no room for the planes",
+           "one whose last byte leaves room for as many, as fcbb:bb00::/32");
+  if (const TomlValue* place = found_in(tables, "addressing", "plane_in");
+      place && *place != TomlValue(std::string("block")))
     refuse("addressing.plane_in", to_string(*place), "'block', for checksum-neutral carriers");
   if (const TomlValue* trims = found_in(tables, "switch", "trim")) {
     if (!std::holds_alternative<bool>(*trims)) refuse("switch.trim", to_string(*trims), "true or false");
@@ -109,7 +121,8 @@ FabricHost::FabricHost(std::string_view text, const std::string& name, const std
   }
   const auto [to, error] = std::from_chars(host.data(), host.data() + host.size(), host_);
   if (error != std::errc{} || to != host.data() + host.size() || host_ >= hosts_)
-    throw HostError("SOFTMRC_HOST is '" + host + "'; allowed: the number of a host of " + name + ", 0 to " + std::to_string(hosts_ - 1));
+    throw HostError("SOFTMRC_HOST is '" + host + "'; allowed: the number of a host of " + name + ", 0 to " +
+                    std::to_string(hosts_ - 1));
 }
 
 std::vector<std::string> FabricHost::planes() const {
@@ -154,7 +167,9 @@ wire::Ipv6 FabricHost::carrier(std::uint32_t plane, std::vector<std::uint32_t> u
   return address;
 }
 
-std::vector<std::uint32_t> FabricHost::tail(std::uint32_t host) const { return {downlink_usid + host % hosts_per_leaf_, t0_usid + leaf_of(host)}; }
+std::vector<std::uint32_t> FabricHost::tail(std::uint32_t host) const {
+  return {downlink_usid + host % hosts_per_leaf_, t0_usid + leaf_of(host)};
+}
 
 wire::Ipv6 FabricHost::nic_address(std::uint32_t host, std::uint32_t plane) const { return carrier(plane, tail(host)); }
 
@@ -163,16 +178,21 @@ std::vector<std::uint32_t> FabricHost::named(std::uint32_t to, std::uint32_t pat
   if (from_leaf == to_leaf) return {};
   if (pod_of(from_leaf) == pod_of(to_leaf)) return {t1_usid + pod_of(from_leaf) * spines_ + path, t0_usid + to_leaf};
   const std::uint32_t uplink = path / cores_per_spine_;
-  return {t1_usid + pod_of(from_leaf) * spines_ + uplink, t2_usid + path, t0_usid + to_leaf};  // cores are numbered as the paths through them
+  return {t1_usid + pod_of(from_leaf) * spines_ + uplink, t2_usid + path,
+          t0_usid + to_leaf};  // cores are numbered as the paths through them
 }
 
 std::uint32_t FabricHost::host_at(std::uint32_t plane, const wire::Address& address) const {
   // The address says which host it is: what a carrier ends with.
-  const auto number = [&](std::size_t at) { return static_cast<std::uint32_t>(address.bytes[at]) << 8 | address.bytes[at + 1]; };
+  const auto number = [&](std::size_t at) {
+    return static_cast<std::uint32_t>(address.bytes[at]) << 8 | address.bytes[at + 1];
+  };
   const std::uint32_t to = (number(6) - t0_usid) * hosts_per_leaf_ + (number(4) - downlink_usid);
-  if (address.is_v4 || number(6) < t0_usid || number(4) < downlink_usid || number(4) - downlink_usid >= hosts_per_leaf_ || to >= hosts_ || to == host_ ||
+  if (address.is_v4 || number(6) < t0_usid || number(4) < downlink_usid ||
+      number(4) - downlink_usid >= hosts_per_leaf_ || to >= hosts_ || to == host_ ||
       wire::Address(nic_address(to, plane)) != address)
-    throw HostError(udp::text_of(address) + " is not the address of another host in plane " + std::to_string(plane) + " of " + name_);
+    throw HostError(udp::text_of(address) + " is not the address of another host in plane " + std::to_string(plane) +
+                    " of " + name_);
   return to;
 }
 
@@ -203,7 +223,8 @@ std::string FabricHost::word(Tier tier) const {
 }
 
 std::string FabricHost::link_name(std::uint32_t plane, const SwitchId& from, const SwitchId& to) const {
-  return "p" + std::to_string(plane) + "." + word(from.tier) + std::to_string(from.number) + ">" + word(to.tier) + std::to_string(to.number);
+  return "p" + std::to_string(plane) + "." + word(from.tier) + std::to_string(from.number) + ">" + word(to.tier) +
+         std::to_string(to.number);
 }
 
 std::vector<std::string> FabricHost::links(std::uint32_t plane, std::uint32_t to, std::uint32_t path) const {
@@ -224,13 +245,19 @@ std::vector<std::string> FabricHost::links(std::uint32_t plane, std::uint32_t to
 
 bool FabricHost::are_joined(const SwitchId& lower, const SwitchId& upper) const {
   const std::uint32_t t1 = std::max(pods_, 1u) * spines_;
-  if (lower.tier == Tier::host && upper.tier == Tier::leaf) return lower.number < hosts_ && leaf_of(lower.number) == upper.number;
-  if (lower.tier == Tier::leaf && upper.tier == Tier::t1) return lower.number < leaves() && upper.number < t1 && upper.number / spines_ == pod_of(lower.number);
-  return lower.tier == Tier::t1 && upper.tier == Tier::t2 && pods_ && lower.number < t1 && upper.number / cores_per_spine_ == lower.number % spines_;
+  if (lower.tier == Tier::host && upper.tier == Tier::leaf)
+    return lower.number < hosts_ && leaf_of(lower.number) == upper.number;
+  if (lower.tier == Tier::leaf && upper.tier == Tier::t1)
+    return lower.number < leaves() && upper.number < t1 && upper.number / spines_ == pod_of(lower.number);
+  return lower.tier == Tier::t1 && upper.tier == Tier::t2 && pods_ && lower.number < t1 &&
+         upper.number / cores_per_spine_ == lower.number % spines_;
 }
 
 std::string FabricHost::link(const std::string& written) const {
-  const auto refuse = [&]() { throw HostError(written + " is no link of " + name_ + "; allowed: a directed one, as p0.leaf0>" + word(Tier::t1) + "1"); };
+  const auto refuse = [&]() {
+    throw HostError(written + " is no link of " + name_ + "; allowed: a directed one, as p0.leaf0>" + word(Tier::t1) +
+                    "1");
+  };
   std::string_view rest = written;
   const auto number = [&] {
     std::uint32_t value = 0;
@@ -260,7 +287,8 @@ std::string FabricHost::link(const std::string& written) const {
   if (!rest.starts_with(">")) refuse();
   rest.remove_prefix(1);
   const SwitchId to = place(false);
-  if (!rest.empty() || plane >= planes_ || !(from.tier < to.tier ? are_joined(from, to) : are_joined(to, from))) refuse();
+  if (!rest.empty() || plane >= planes_ || !(from.tier < to.tier ? are_joined(from, to) : are_joined(to, from)))
+    refuse();
   return link_name(plane, from, to);
 }
 

@@ -1,5 +1,5 @@
-// A host of a fabric, from the file that Python's `softmrc.fabric` reads: its planes, how a device there is set, and the SRv6
-// paths to other hosts. It is as much of it as a sender needs; what else the file has is for others.
+// A host of a fabric, from the file that Python's `softmrc.fabric` reads: its planes, how a device there is set, and
+// the SRv6 paths to other hosts. It is as much of it as a sender needs; what else the file has is for others.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ class FabricHost {
   wire::Ipv6 host_address() const;
   // How a device here is set where nobody says otherwise.
   DeviceSettings settings() const;
-  // A carrier for each path to the host that has this address in a plane. It leaves the checksum as it is. Throws HostError.
+  // A carrier for each path to the host that has this address in a plane. It leaves the checksum as it is. Throws
+  // HostError.
   std::vector<wire::Ipv6> paths(std::uint32_t plane, const wire::Address& address) const;
 
   std::uint32_t plane_count() const { return planes_; }
@@ -32,7 +33,8 @@ class FabricHost {
   std::uint32_t path_count(std::uint32_t to) const;
   // The directed links of a path, as `p0.leaf0>spine1`.
   std::vector<std::string> links(std::uint32_t plane, std::uint32_t to, std::uint32_t path) const;
-  // The same name as people may write it: the plane may stand before both ends, or be left out. Throws HostError where there is no such link.
+  // The same name as people may write it: the plane may stand before both ends, or be left out. Throws HostError where
+  // there is no such link.
   std::string link(const std::string& written) const;
 
  private:

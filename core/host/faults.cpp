@@ -14,12 +14,15 @@
 namespace softmrc::host {
 namespace {
 
-constexpr const char* allowed = "[PLANE:]NAME=NUMBER,... with ; between planes, which count from 0; names are drop, duplicate, reorder, "
-                                "corrupt, mark, trim (shares), delay_us, reorder_delay_us, mtu (bytes), and black_hole without a number";
+constexpr const char* allowed =
+    "[PLANE:]NAME=NUMBER,... with ; between planes, which count from 0; names are drop, duplicate, reorder, "
+    "corrupt, mark, trim (shares), delay_us, reorder_delay_us, mtu (bytes), and black_hole without a number";
 constexpr double longest_delay_us = 10e6;
 constexpr std::uint32_t longest_packet = 65'535;
 
-[[noreturn]] void refuse(std::string_view text) { throw HostError("faults are '" + std::string(text) + "'; allowed: " + allowed); }
+[[noreturn]] void refuse(std::string_view text) {
+  throw HostError("faults are '" + std::string(text) + "'; allowed: " + allowed);
+}
 
 std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> parts;
@@ -49,7 +52,8 @@ void set(udp::Faults& faults, std::string_view word) {
   if (equals == std::string_view::npos) refuse(word);
   const std::string_view value = word.substr(equals + 1);
   const auto delay = [&] { return Duration{static_cast<std::int64_t>(number(value, longest_delay_us) * 1e6)}; };
-#define X(share) if (name == #share) return void(faults.share = number(value, 1.0));
+#define X(share) \
+  if (name == #share) return void(faults.share = number(value, 1.0));
   SOFTMRC_FAULT_SHARES(X)
 #undef X
   if (name == "delay_us") faults.delay = delay();
@@ -88,11 +92,12 @@ void assign(udp::Device& device, const std::string& text) {
   for (std::uint32_t plane = 0; plane < faults.size(); ++plane) device.set_faults(plane, faults[plane]);
 }
 
-// Reads a file again and again. People write such files by hand, or scripts do, in the middle of a run: what makes no sense
-// changes nothing.
+// Reads a file again and again. People write such files by hand, or scripts do, in the middle of a run: what makes no
+// sense changes nothing.
 class FaultFileWatcher final : public udp::DeviceService {
  public:
-  FaultFileWatcher(udp::Device& device, std::string file) : device_(device), file_(std::move(file)), thread_([this] { live(); }) {}
+  FaultFileWatcher(udp::Device& device, std::string file)
+      : device_(device), file_(std::move(file)), thread_([this] { live(); }) {}
   ~FaultFileWatcher() override { close(); }
 
   void close() override {
@@ -115,8 +120,7 @@ class FaultFileWatcher final : public udp::DeviceService {
       known = text.str();
       try {
         assign(device_, known);
-      } catch (const HostError&) {
-      }
+      } catch (const HostError&) {}
     }
   }
 
@@ -137,7 +141,8 @@ proto::MaybeError check_faults(const std::string& said, std::size_t planes) {
     parse_faults(said, planes);
     return std::nullopt;
   } catch (const HostError&) {
-    return proto::refused("SOFTMRC_FAULTS", said, std::string(allowed) + "; or @FILE. This device has " + counted(planes, "plane"));
+    return proto::refused("SOFTMRC_FAULTS", said,
+                          std::string(allowed) + "; or @FILE. This device has " + counted(planes, "plane"));
   }
 }
 

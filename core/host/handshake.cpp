@@ -7,7 +7,7 @@
 namespace softmrc::host {
 namespace {
 
-constexpr std::uint16_t version = 2;  // also raised when offers change
+constexpr std::uint16_t version = 2;        // also raised when offers change
 constexpr std::size_t largest_hello = 256;  // the first frame is anybody's
 constexpr std::size_t largest_frame = 1 << 18;
 constexpr std::size_t longest_words = 200;
@@ -31,7 +31,8 @@ Bytes framed(std::uint8_t kind, std::span<const std::uint8_t> content) {
 // A stranger's words, fit to be shown: on one line, and short.
 std::string shown(std::span<const std::uint8_t> words) {
   std::string text;
-  for (const std::uint8_t c : words.first(std::min(words.size(), longest_words))) text += c >= ' ' && c < 0x7F ? static_cast<char>(c) : '?';
+  for (const std::uint8_t c : words.first(std::min(words.size(), longest_words)))
+    text += c >= ' ' && c < 0x7F ? static_cast<char>(c) : '?';
   return text;
 }
 
@@ -55,7 +56,9 @@ Handshake::Handshake(Role role, const std::string& secret, const Token& token, H
   send_frame(a_hello, hello.take());
 }
 
-Bytes Handshake::error_frame(const std::string& words) { return framed(an_end, bytes_of(words).first(std::min(words.size(), longest_words))); }
+Bytes Handshake::error_frame(const std::string& words) {
+  return framed(an_end, bytes_of(words).first(std::min(words.size(), longest_words)));
+}
 
 void Handshake::send_frame(std::uint8_t kind, std::span<const std::uint8_t> content) {
   const Bytes frame = framed(kind, content);
@@ -80,17 +83,20 @@ Digest Handshake::authenticate(const char* step, std::span<const std::uint8_t> c
   return hmac_sha256(key_, text.take());
 }
 
-void Handshake::check(const char* step, std::span<const std::uint8_t> content, std::span<const std::uint8_t> given) const {
+void Handshake::check(const char* step, std::span<const std::uint8_t> content,
+                      std::span<const std::uint8_t> given) const {
   Digest theirs;
   std::ranges::copy(given, theirs.begin());
-  if (!is_same(theirs, authenticate(step, content))) throw HostError("does not know the secret: SOFTMRC_SECRET is not the same on both sides");
+  if (!is_same(theirs, authenticate(step, content)))
+    throw HostError("does not know the secret: SOFTMRC_SECRET is not the same on both sides");
 }
 
 void Handshake::on_bytes(std::span<const std::uint8_t> bytes) {
   incoming_.insert(incoming_.end(), bytes.begin(), bytes.end());
   while (incoming_.size() >= 4) {
     const std::size_t size = ByteReader(incoming_).number<std::uint32_t>();
-    if (size == 0 || size > (step_ == Step::hello ? largest_hello : largest_frame)) throw HostError("does not speak this protocol; is it something else that has this port?");
+    if (size == 0 || size > (step_ == Step::hello ? largest_hello : largest_frame))
+      throw HostError("does not speak this protocol; is it something else that has this port?");
     if (incoming_.size() - 4 < size) return;
     const Bytes frame(incoming_.begin() + 4, incoming_.begin() + 4 + static_cast<std::ptrdiff_t>(size));
     incoming_.erase(incoming_.begin(), incoming_.begin() + 4 + static_cast<std::ptrdiff_t>(size));
@@ -103,7 +109,8 @@ void Handshake::handle(std::span<const std::uint8_t> frame) {
   const std::uint8_t kind = in.number<std::uint8_t>();
   if (kind == an_end) throw HostError("refused: " + shown(in.rest()));
   constexpr std::uint8_t expected[] = {a_hello, an_offer, is_ready};
-  if (is_done_ || kind != expected[static_cast<std::size_t>(step_)]) throw HostError("said something else than it should have");
+  if (is_done_ || kind != expected[static_cast<std::size_t>(step_)])
+    throw HostError("said something else than it should have");
   if (step_ == Step::hello) return on_hello(in);
   if (step_ == Step::offer) return on_offer(in);
   const auto given = in.raw(sizeof(Digest));
@@ -114,10 +121,13 @@ void Handshake::handle(std::span<const std::uint8_t> frame) {
 
 void Handshake::on_hello(ByteReader& in) {
   if (const auto theirs = in.number<std::uint16_t>(); theirs != version)
-    throw HostError("speaks version " + std::to_string(theirs) + " of the handshake, this side version " + std::to_string(version));
+    throw HostError("speaks version " + std::to_string(theirs) + " of the handshake, this side version " +
+                    std::to_string(version));
   const bool theirs_has_secret = in.number<std::uint8_t>();
   if (theirs_has_secret != has_secret_)
-    throw HostError(std::string(has_secret_ ? "uses no secret and this side does" : "uses a secret and this side does not") + "; set SOFTMRC_SECRET alike");
+    throw HostError(
+        std::string(has_secret_ ? "uses no secret and this side does" : "uses a secret and this side does not") +
+        "; set SOFTMRC_SECRET alike");
   const bool is_connector = role_ == Role::connector;
   std::ranges::copy(in.raw(sizeof(Nonce)), nonces_[is_connector].begin());
   step_ = Step::offer;

@@ -7,8 +7,8 @@
 //   listener  -> its offer      sealed likewise
 //   connector -> ready          sealed likewise
 //
-// What is secret is both what people share and the token that the connector was given beforehand, by a way of the face's
-// own. Who knows it not is told a nonce and no more, at either end.
+// What is secret is both what people share and the token that the connector was given beforehand, by a way of the
+// face's own. Who knows it not is told a nonce and no more, at either end.
 #pragma once
 
 #include <array>
@@ -66,7 +66,7 @@ class Handshake {
   Bytes key_;
   HandshakeDelegate& delegate_;
   Nonce own_nonce_;
-  Nonce nonces_[2];       // the connector's, the listener's
+  Nonce nonces_[2];  // the connector's, the listener's
   Step step_ = Step::hello;
   Bytes incoming_;
   Bytes outgoing_;

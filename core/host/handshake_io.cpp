@@ -49,11 +49,16 @@ UniqueFd::~UniqueFd() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// HandshakeIo -------------------------------------------------------------------------------------------------------------
+// HandshakeIo
+// -------------------------------------------------------------------------------------------------------------
 
-HandshakeIo::HandshakeIo(UniqueFd socket, Handshake::Role role, const std::string& secret, const Token& token, std::unique_ptr<HandshakeDelegate> delegate,
-           Clock::time_point until)
-    : socket_(std::move(socket)), name_(peer_of(socket_.get())), until_(until), delegate_(std::move(delegate)), handshake_(role, secret, token, *delegate_) {
+HandshakeIo::HandshakeIo(UniqueFd socket, Handshake::Role role, const std::string& secret, const Token& token,
+                         std::unique_ptr<HandshakeDelegate> delegate, Clock::time_point until)
+    : socket_(std::move(socket)),
+      name_(peer_of(socket_.get())),
+      until_(until),
+      delegate_(std::move(delegate)),
+      handshake_(role, secret, token, *delegate_) {
   const int on = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -95,20 +100,21 @@ void HandshakeIo::end(const std::string& words) {
   outgoing_ = Handshake::error_frame(words);
   try {
     write();
-  } catch (const HostError&) {
-  }
+  } catch (const HostError&) {}
 }
 
-// HandshakeListener -------------------------------------------------------------------------------------------------------------
+// HandshakeListener
+// -------------------------------------------------------------------------------------------------------------
 
-HandshakeListener::HandshakeListener(const wire::Address& address, bool is_loopback_only, std::string secret, const Token& token, MakeDelegate make,
-           std::chrono::milliseconds patience)
+HandshakeListener::HandshakeListener(const wire::Address& address, bool is_loopback_only, std::string secret,
+                                     const Token& token, MakeDelegate make, std::chrono::milliseconds patience)
     : secret_(std::move(secret)), token_(token), make_(std::move(make)), patience_(patience) {
   wire::Address bound = address;
   if (!is_loopback_only) bound = address.is_v4 ? wire::Address(wire::Ipv4{}) : wire::Address(wire::Ipv6{});
   socket_ = UniqueFd(new_socket(bound.is_v4));
   udp::Destination to = udp::destination_of(bound, 0, 0);
-  if (socket_.get() < 0 || bind(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), to.size) != 0 || listen(socket_.get(), 1024) != 0) {
+  if (socket_.get() < 0 || bind(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), to.size) != 0 ||
+      listen(socket_.get(), 1024) != 0) {
     const int error = errno;
     const std::string words = "cannot listen on " + udp::text_of(bound) + ": " + std::strerror(error);
     if (udp::is_transient(error)) throw udp::DeviceError(error, words);
@@ -146,11 +152,13 @@ void HandshakeListener::admit(const OnRejected& tell) {
     without_accept_ = {};
     // Of strangers, who came first has had its time; the newest may be who is waited for.
     if (pending_.size() >= max_pending_handshakes) {
-      const auto stranger = std::ranges::find_if(pending_, [](const HandshakeIo& one) { return !one.is_authenticated(); });
+      const auto stranger = std::ranges::find_if(pending_,
+                                                 [](const HandshakeIo& one) { return !one.is_authenticated(); });
       pending_.erase(stranger == pending_.end() ? pending_.begin() : stranger);
     }
     try {
-      pending_.emplace_back(std::move(socket), Handshake::Role::listener, secret_, token_, make_(), HandshakeIo::Clock::now() + handshake_timeout);
+      pending_.emplace_back(std::move(socket), Handshake::Role::listener, secret_, token_, make_(),
+                            HandshakeIo::Clock::now() + handshake_timeout);
     } catch (const std::exception& why) {  // of who came: the next one may find more
       reject_for_now(tell, why.what());
     }
@@ -183,11 +191,19 @@ std::unique_ptr<HandshakeDelegate> HandshakeListener::poll(const OnRejected& tel
   return nullptr;
 }
 
-// HandshakeConnector -------------------------------------------------------------------------------------------------------------
+// HandshakeConnector
+// -------------------------------------------------------------------------------------------------------------
 
-HandshakeConnector::HandshakeConnector(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeDelegate make,
-           std::chrono::milliseconds patience)
-    : addresses_(std::move(addresses)), scope_id_(scope_id), port_(port), secret_(std::move(secret)), token_(token), make_(std::move(make)), patience_(patience) {
+HandshakeConnector::HandshakeConnector(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port,
+                                       std::string secret, const Token& token, MakeDelegate make,
+                                       std::chrono::milliseconds patience)
+    : addresses_(std::move(addresses)),
+      scope_id_(scope_id),
+      port_(port),
+      secret_(std::move(secret)),
+      token_(token),
+      make_(std::move(make)),
+      patience_(patience) {
   if (addresses_.empty() || port_ == 0) throw HostError("the handle names no address");
 }
 
@@ -201,7 +217,9 @@ void HandshakeConnector::dial() {
     if (!udp::is_transient(errno)) throw HostError(std::string("cannot make a socket: ") + std::strerror(errno));
     return next(std::string("cannot make a socket: ") + std::strerror(errno));
   }
-  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 && errno != EINPROGRESS && errno != EINTR) next(std::strerror(errno));
+  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 && errno != EINPROGRESS &&
+      errno != EINTR)
+    next(std::strerror(errno));
 }
 
 // The next address is tried, and the first again after the last, while there is time.
@@ -209,8 +227,10 @@ void HandshakeConnector::next(const std::string& why) {
   socket_ = UniqueFd();
   const auto now = HandshakeIo::Clock::now();
   if (now - answered_at_ >= patience_)
-    throw HostError(name_ + " has not answered for " + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - answered_at_).count()) +
-                  " s, nor has any other address of that host (" + std::to_string(addresses_.size()) + " in all): " + why);
+    throw HostError(name_ + " has not answered for " +
+                    std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - answered_at_).count()) +
+                    " s, nor has any other address of that host (" + std::to_string(addresses_.size()) +
+                    " in all): " + why);
   at_ = (at_ + 1) % addresses_.size();
   rests_until_ = now + pause_between_tries;
 }
@@ -253,7 +273,8 @@ std::unique_ptr<HandshakeDelegate> HandshakeConnector::advance() {
     if (!delegate_) delegate_ = make_();
     if (socket_.get() < 0) dial();
     if (socket_.get() < 0 || !is_connected()) return nullptr;
-    io_.emplace(std::move(socket_), Handshake::Role::connector, secret_, token_, std::move(delegate_), asked_at_ + patience_);
+    io_.emplace(std::move(socket_), Handshake::Role::connector, secret_, token_, std::move(delegate_),
+                asked_at_ + patience_);
   }
   try {
     if (io_->advance()) return io_->take_delegate();

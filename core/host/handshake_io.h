@@ -1,6 +1,6 @@
-// Where the exchange happens: TCP sockets that never block. A door is where connectors come to, and a call is one of them
-// from its own side; both get on a little whenever they are asked. Strangers, liars and the silent cost a place among a
-// bounded number of visitors, for a bounded time, and hold up nobody.
+// Where the exchange happens: TCP sockets that never block. A door is where connectors come to, and a call is one of
+// them from its own side; both get on a little whenever they are asked. Strangers, liars and the silent cost a place
+// among a bounded number of visitors, for a bounded time, and hold up nobody.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 namespace softmrc::host {
 
 constexpr std::chrono::seconds handshake_timeout{10};
-// So long a connector tries while nobody answers at all. Whom it calls may also be there and not look yet, because ranks of
-// a job are not all equally fast: then it waits for as long as it is asked to, and calls again every so often.
+// So long a connector tries while nobody answers at all. Whom it calls may also be there and not look yet, because
+// ranks of a job are not all equally fast: then it waits for as long as it is asked to, and calls again every so often.
 constexpr std::chrono::milliseconds connect_timeout{60'000};
 constexpr std::size_t max_pending_handshakes = 64;
 
@@ -53,8 +53,8 @@ class HandshakeIo {
  public:
   using Clock = std::chrono::steady_clock;
 
-  HandshakeIo(UniqueFd socket, Handshake::Role role, const std::string& secret, const Token& token, std::unique_ptr<HandshakeDelegate> delegate,
-       Clock::time_point until);
+  HandshakeIo(UniqueFd socket, Handshake::Role role, const std::string& secret, const Token& token,
+              std::unique_ptr<HandshakeDelegate> delegate, Clock::time_point until);
   // True once it is done and all is sent. Throws HostError.
   bool advance();
   // Shows the other side out, with a word.
@@ -84,14 +84,14 @@ class HandshakeListener {
   using MakeDelegate = std::function<std::unique_ptr<HandshakeDelegate>()>;
   using OnRejected = std::function<void(const std::string&)>;
 
-  // On loopback if `is_loopback_only`, else on every address. Throws HostError, and DeviceError where the system is short of
-  // something.
-  HandshakeListener(const wire::Address& address, bool is_loopback_only, std::string secret, const Token& token, MakeDelegate make,
-       std::chrono::milliseconds patience = connect_timeout);
+  // On loopback if `is_loopback_only`, else on every address. Throws HostError, and DeviceError where the system is
+  // short of something.
+  HandshakeListener(const wire::Address& address, bool is_loopback_only, std::string secret, const Token& token,
+                    MakeDelegate make, std::chrono::milliseconds patience = connect_timeout);
   std::uint16_t port() const { return port_; }
   // The delegate of a connector that has come through, if there is one; `tell` hears of those that were turned away.
-  // While the system is short of something, whoever comes has to come again; once it has been for longer than a connector
-  // waits, who comes is told so. Throws HostError, and DeviceError where nobody could be let in for as long.
+  // While the system is short of something, whoever comes has to come again; once it has been for longer than a
+  // connector waits, who comes is told so. Throws HostError, and DeviceError where nobody could be let in for as long.
   std::unique_ptr<HandshakeDelegate> poll(const OnRejected& tell);
 
  private:
@@ -114,10 +114,11 @@ class HandshakeConnector {
  public:
   using MakeDelegate = HandshakeListener::MakeDelegate;
 
-  HandshakeConnector(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeDelegate make,
-       std::chrono::milliseconds patience = connect_timeout);
-  // The delegate once it is through; null while it is not, also while the system is short of something. Throws when it will
-  // never be: HostError, or what there is too little of for longer than it waits.
+  HandshakeConnector(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port,
+                     std::string secret, const Token& token, MakeDelegate make,
+                     std::chrono::milliseconds patience = connect_timeout);
+  // The delegate once it is through; null while it is not, also while the system is short of something. Throws when it
+  // will never be: HostError, or what there is too little of for longer than it waits.
   std::unique_ptr<HandshakeDelegate> poll();
   // Nobody asks for it any longer.
   bool is_abandoned() const { return HandshakeIo::Clock::now() > asked_at_ + 2 * patience_; }

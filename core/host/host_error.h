@@ -18,7 +18,9 @@ struct PeerClosed : HostError {
 };
 
 // "1 plane", "2 planes".
-inline std::string counted(std::size_t count, const std::string& thing) { return std::to_string(count) + " " + thing + (count == 1 ? "" : "s"); }
+inline std::string counted(std::size_t count, const std::string& thing) {
+  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+}
 
 inline std::string to_string(const proto::Error& problem) {
   return problem.field + " is " + problem.value + "; allowed: " + problem.allowed;

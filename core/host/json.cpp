@@ -14,7 +14,12 @@ constexpr int deepest = 16;
 // How many bytes the UTF-8 character has with which this begins; 0 where it begins with none.
 std::size_t character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const std::size_t size = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : byte(0) < 0xF5 ? 4 : 0;
+  const std::size_t size = byte(0) < 0x80   ? 1
+                           : byte(0) < 0xC2 ? 0
+                           : byte(0) < 0xE0 ? 2
+                           : byte(0) < 0xF0 ? 3
+                           : byte(0) < 0xF5 ? 4
+                                            : 0;
   for (std::size_t i = 1; i < size; ++i)
     if ((byte(i) & 0xC0) != 0x80) return 0;
   const bool is_longer_than_it_must = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
@@ -60,7 +65,9 @@ class Reader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& why) const { throw HostError("no JSON: " + why + ", at byte " + std::to_string(at_)); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw HostError("no JSON: " + why + ", at byte " + std::to_string(at_));
+  }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip_blanks() {
@@ -138,7 +145,9 @@ class Reader {
     std::int64_t whole = 0;
     if (const auto [to, error] = std::from_chars(first, last, whole); error == std::errc{} && to == last) return whole;
     double real = 0;
-    if (const auto [to, error] = std::from_chars(first, last, real); error == std::errc{} && to == last && std::isfinite(real)) return real;
+    if (const auto [to, error] = std::from_chars(first, last, real);
+        error == std::errc{} && to == last && std::isfinite(real))
+      return real;
     fail("a number that is too large");
   }
 
@@ -164,7 +173,9 @@ class Reader {
       const char escaped = peek();
       ++at_;
       switch (escaped) {
-        case '"': case '\\': case '/': found += escaped; break;
+        case '"':
+        case '\\':
+        case '/': found += escaped; break;
         case 'b': found += '\b'; break;
         case 'f': found += '\f'; break;
         case 'n': found += '\n'; break;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "crypto/cipher_choice.h"
 #include "host/denylist.h"
 #include "host/fabric_host.h"
 #include "host/faults.h"
-#include "crypto/cipher_choice.h"
 #include "udp/device_error.h"
 #include "udp/gso.h"
 
@@ -72,8 +72,13 @@ std::uint64_t random_bits() {
 }
 
 Node::Node(const HostSettings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
-    : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), denylist_(settings.denylist), secret_(settings.secret),
-      is_sealed_(seals(settings_, secret_, are_here(planes_))), mtu_(choose_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
+    : planes_(std::move(planes)),
+      settings_(settings.device),
+      fabric_(settings.fabric),
+      denylist_(settings.denylist),
+      secret_(settings.secret),
+      is_sealed_(seals(settings_, secret_, are_here(planes_))),
+      mtu_(choose_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
   udp::DeviceConfig wanted = plan(settings, lanes);
   raise_if(udp::validate(wanted));
@@ -108,8 +113,8 @@ udp::DeviceConfig Node::plan(const HostSettings& settings, std::uint32_t lanes) 
   plan.lanes = lanes;
   if (d.send_buffer_bytes) plan.port_burst = std::max(1u, d.send_buffer_bytes / mtu_);
   for (const LocalPlane& plane : planes_)
-    plan.planes.push_back({plane.address, plane.scope_id(), static_cast<std::uint16_t>(d.port), plane.interface, plane.link,
-                           d.sockets_per_plane, fabric_ != nullptr, d.buffer_bytes, d.send_buffer_bytes});
+    plan.planes.push_back({plane.address, plane.scope_id(), static_cast<std::uint16_t>(d.port), plane.interface,
+                           plane.link, d.sockets_per_plane, fabric_ != nullptr, d.buffer_bytes, d.send_buffer_bytes});
   return plan;
 }
 
@@ -195,34 +200,48 @@ void Node::init(const LocalQp& end, const std::vector<udp::PeerPlane>& peer) {
     return 0;
   });
   const auto problem = device_->modify_init(end.qpn, attributes, {std::nullopt, 0});
-  lane.with_engine([&](proto::Endpoint& engine, Time) { return engine.remove_ev_profile(attributes.ev_profile); });  // the queue pair keeps it
+  lane.with_engine([&](proto::Endpoint& engine, Time) {
+    return engine.remove_ev_profile(attributes.ev_profile);
+  });  // the queue pair keeps it
   raise_if(problem);
   if (!denylist_) return;
   lane.with_engine([&](proto::Endpoint& engine, Time now) {
     for (const std::uint32_t listed : denylist_->denied(*fabric_, peer[0].address))
-      for (const std::uint16_t ev : udp::places_of(engine, end.qpn, evs, listed)) raise_if(engine.deny_ev(now, end.qpn, ev));
+      for (const std::uint16_t ev : udp::places_of(engine, end.qpn, evs, listed))
+        raise_if(engine.deny_ev(now, end.qpn, ev));
     return 0;
   });
 }
 
 Offer Node::offer(std::span<const LocalQp> ends, Bytes more) {
-  Offer offer{mtu_, settings_.icrc, is_sealed_, is_sealed_ ? crypto::faster_cipher() : crypto::Cipher{}, settings_.max_wimm, settings_.mpr, {}, std::move(more)};
-  for (const LocalQp& end : ends) offer.ends.push_back({end.qpn, end.first_psn, end.port_key, end.share.told, reachable_at(end.lane)});
+  Offer offer{mtu_,
+              settings_.icrc,
+              is_sealed_,
+              is_sealed_ ? crypto::faster_cipher() : crypto::Cipher{},
+              settings_.max_wimm,
+              settings_.mpr,
+              {},
+              std::move(more)};
+  for (const LocalQp& end : ends)
+    offer.ends.push_back({end.qpn, end.first_psn, end.port_key, end.share.told, reachable_at(end.lane)});
   return offer;
 }
 
 void Node::check(const Offer& offer) {
-  if (offer.icrc != settings_.icrc) throw HostError("differs: ICRC is on at one side and off at the other; set icrc alike");
-  if (offer.is_sealed != is_sealed_) throw HostError("differs: packets are sealed at one side and not at the other; set seal alike");
+  if (offer.icrc != settings_.icrc)
+    throw HostError("differs: ICRC is on at one side and off at the other; set icrc alike");
+  if (offer.is_sealed != is_sealed_)
+    throw HostError("differs: packets are sealed at one side and not at the other; set seal alike");
   for (const RemoteQp& end : offer.ends) {
     if (end.planes.size() != planes_.size())
-      throw HostError("differs: one side has " + counted(end.planes.size(), "plane") + " and the other " + std::to_string(planes_.size()) +
-                    "; SOFTMRC_PLANES has to name as many on every host");
+      throw HostError("differs: one side has " + counted(end.planes.size(), "plane") + " and the other " +
+                      std::to_string(planes_.size()) + "; SOFTMRC_PLANES has to name as many on every host");
     for (std::size_t p = 0; p < planes_.size(); ++p) {
       const wire::Address &theirs = end.planes[p].address, &ours = planes_[p].address;
       if (theirs.is_v4 != ours.is_v4) throw HostError("has a plane that is IPv4 on one side and IPv6 on the other");
       if (is_loopback(theirs) != is_loopback(ours))
-        throw HostError("has plane " + std::to_string(p) + " at " + udp::text_of(theirs) + ", and this side's is at " + udp::text_of(ours) + ": only one is on loopback");
+        throw HostError("has plane " + std::to_string(p) + " at " + udp::text_of(theirs) + ", and this side's is at " +
+                        udp::text_of(ours) + ": only one is on loopback");
     }
   }
 }
@@ -251,7 +270,8 @@ void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::u
     rtr.peer_port_key = far.port_key;
   }
   udp::SealKeys keys;
-  if (is_sealed_) keys = derive_keys(end.share, {crypto::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
+  if (is_sealed_)
+    keys = derive_keys(end.share, {crypto::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
   crypto::secure_zero(end.share.own.data(), end.share.own.size());  // nobody is to make these keys again
   raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
   proto::RtsAttributes rts;
@@ -262,7 +282,8 @@ void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::u
   rts.retry_linear = settings_.retry_linear;
   rts.retry_exponential = settings_.retry_exponential;
   rts.max_send_wr = settings_.max_send_wr;
-  raise_if(device_->lane_of(end.qpn).with_engine([&](proto::Endpoint& e, Time now) { return e.modify_rts(now, end.qpn, rts); }));
+  raise_if(device_->lane_of(end.qpn).with_engine(
+      [&](proto::Endpoint& e, Time now) { return e.modify_rts(now, end.qpn, rts); }));
 }
 
 void Node::close(LocalQp& end) {
@@ -278,7 +299,8 @@ std::uint32_t Node::register_memory(void* data, std::size_t size, proto::Domain 
   region.va = reinterpret_cast<std::uintptr_t>(data);
   region.length = size;
   region.domain = domain;
-  if (size == 0 || region.va + (size - 1) < region.va) throw HostError("memory of " + std::to_string(size) + " bytes cannot be registered");
+  if (size == 0 || region.va + (size - 1) < region.va)
+    throw HostError("memory of " + std::to_string(size) + " bytes cannot be registered");
   do region.rkey = static_cast<std::uint32_t>(random_bits());
   while (!device_->add_region(region));
   return region.rkey;
@@ -320,7 +342,8 @@ namespace {
 template <typename T>
 T within(const char* what, T value, T least, T most) {
   if (value < least || value > most)
-    throw HostError(std::string("sent an offer that makes no sense: ") + what + " is " + std::to_string(value) + "; allowed: " + std::to_string(least) + " to " + std::to_string(most));
+    throw HostError(std::string("sent an offer that makes no sense: ") + what + " is " + std::to_string(value) +
+                    "; allowed: " + std::to_string(least) + " to " + std::to_string(most));
   return value;
 }
 
@@ -337,7 +360,8 @@ udp::PeerPlane decode_plane(ByteReader& in) {
   }
   plane.port = within<std::uint16_t>("a port", in.number<std::uint16_t>(), 1, 0xFFFF);
   const auto ports = within<std::uint16_t>("source ports", in.number<std::uint16_t>(), 1, udp::max_sockets);
-  for (std::uint16_t i = 0; i < ports; ++i) plane.source_ports.push_back(within<std::uint16_t>("a source port", in.number<std::uint16_t>(), 1, 0xFFFF));
+  for (std::uint16_t i = 0; i < ports; ++i)
+    plane.source_ports.push_back(within<std::uint16_t>("a source port", in.number<std::uint16_t>(), 1, 0xFFFF));
   return plane;
 }
 

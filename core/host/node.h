@@ -1,5 +1,5 @@
-// A device made of settings, and queue pairs on it as C faces want them: several, each in a lane, between two nodes that
-// tell each other in an offer what the other has to know.
+// A device made of settings, and queue pairs on it as C faces want them: several, each in a lane, between two nodes
+// that tell each other in an offer what the other has to know.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,10 @@ struct LocalQp {
   std::uint32_t lane = 0;
   std::uint32_t qpn = 0;
   std::uint32_t first_psn = 0;
-  proto::Domain domain = 0;     // of memory, which the peer may write to
-  std::uint64_t port_key = 0;   // what the peer's words about its ports must carry
-  std::uint32_t peer = ~0u;     // once it is connected
-  KeyShare share;                  // of keys, where packets are sealed
+  proto::Domain domain = 0;    // of memory, which the peer may write to
+  std::uint64_t port_key = 0;  // what the peer's words about its ports must carry
+  std::uint32_t peer = ~0u;    // once it is connected
+  KeyShare share;              // of keys, where packets are sealed
 };
 
 // The other end, as its node tells of it.
@@ -32,7 +32,7 @@ struct RemoteQp {
   std::uint32_t qpn = 0;
   std::uint32_t first_psn = 0;
   std::uint64_t port_key = 0;
-  crypto::Secret share{};         // where packets are sealed
+  crypto::Secret share{};  // where packets are sealed
   std::vector<udp::PeerPlane> planes;
 };
 
@@ -40,11 +40,11 @@ struct Offer {
   std::uint32_t mtu = 0;
   bool icrc = true;
   bool is_sealed = false;
-  crypto::Cipher cipher{};        // which it is faster with, where packets are sealed
+  crypto::Cipher cipher{};  // which it is faster with, where packets are sealed
   std::uint32_t max_wimm = 0;
   std::uint32_t mpr = 0;
   std::vector<RemoteQp> ends;
-  Bytes more;                   // the face's own
+  Bytes more;  // the face's own
 };
 
 constexpr std::size_t max_ends = 64;
@@ -111,7 +111,7 @@ class Node {
   std::uint32_t mtu_;
   std::unique_ptr<udp::Device> device_;
   std::uint32_t cq_ = 0;
-  std::mutex mutex_;              // for what follows
+  std::mutex mutex_;  // for what follows
   std::vector<LaneProfiles> profiles_;
 };
 

@@ -40,11 +40,14 @@ std::string names_of(const std::vector<udp::LocalAddress>& local) {
 }
 
 LocalPlane of_interface(const std::string& name, std::vector<udp::LocalAddress> local) {
-  if (if_nametoindex(name.c_str()) == 0) throw HostError("plane " + name + " is no interface of this host and no address; interfaces with one are " + names_of(local));
+  if (if_nametoindex(name.c_str()) == 0)
+    throw HostError("plane " + name + " is no interface of this host and no address; interfaces with one are " +
+                    names_of(local));
   std::erase_if(local, [&](const udp::LocalAddress& one) { return one.interface != name; });
   if (local.empty()) throw HostError("interface " + name + " has no address");
   const auto rank = [](const udp::LocalAddress& one) { return 2 * is_link_local(one.address) + !one.address.is_v4; };
-  const auto& first = *std::min_element(local.begin(), local.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  const auto& first = *std::min_element(local.begin(), local.end(),
+                                        [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   return {first.address, name, name, first.mtu};
 }
 
@@ -76,7 +79,8 @@ std::uint32_t LocalPlane::scope_id() const {
 
 std::uint32_t LocalPlane::payload_mtu(std::size_t overhead) const {
   if (link_mtu == 0) return 1024;
-  const std::uint32_t headers = (address.is_v4 ? 20 : 40) + 8 + proto::longest_data_headers + static_cast<std::uint32_t>(overhead);
+  const std::uint32_t headers = (address.is_v4 ? 20 : 40) + 8 + proto::longest_data_headers +
+                                static_cast<std::uint32_t>(overhead);
   return link_mtu <= headers ? 0 : std::min(link_mtu - headers, largest_mtu) / payload_unit * payload_unit;
 }
 
@@ -93,11 +97,14 @@ LocalPlane resolve(const std::string& name) {
   const std::string interface = percent == std::string::npos ? "" : name.substr(percent + 1);
   const std::optional<wire::Address> address = parse(name.substr(0, percent));
   if (!address) return of_interface(name, local);
-  if (!interface.empty() && if_nametoindex(interface.c_str()) == 0) throw HostError("no interface " + interface + " (plane " + name + ")");
+  if (!interface.empty() && if_nametoindex(interface.c_str()) == 0)
+    throw HostError("no interface " + interface + " (plane " + name + ")");
   for (const udp::LocalAddress& one : local)
-    if (one.address == *address && (interface.empty() || interface == one.interface)) return {*address, interface, one.interface, one.mtu};
+    if (one.address == *address && (interface.empty() || interface == one.interface))
+      return {*address, interface, one.interface, one.mtu};
   for (const udp::LocalAddress& one : local)
-    if (is_loopback(*address) ? is_loopback(one.address) : one.interface == interface) return {*address, interface, one.interface, one.mtu};
+    if (is_loopback(*address) ? is_loopback(one.address) : one.interface == interface)
+      return {*address, interface, one.interface, one.mtu};
   return {*address, interface, interface, 0};
 }
 
@@ -106,7 +113,8 @@ std::vector<std::string> discover_planes() {
   for (const udp::LocalAddress& one : udp::local_addresses())
     if (is_usable(one.interface)) up.insert(one.interface);
   std::vector<std::string> found;
-  std::copy_if(up.begin(), up.end(), std::back_inserter(found), [](const std::string& link) { return exists(links + link + "/device"); });
+  std::copy_if(up.begin(), up.end(), std::back_inserter(found),
+               [](const std::string& link) { return exists(links + link + "/device"); });
   if (found.empty()) found.assign(up.begin(), up.end());
   if (found.empty()) found = {"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"};
   if (found.size() > max_planes) found.resize(max_planes);
@@ -116,17 +124,20 @@ std::vector<std::string> discover_planes() {
 std::uint32_t choose_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wanted, std::uint32_t limit) {
   std::uint32_t largest = largest_mtu;
   for (const LocalPlane& plane : planes) largest = std::min(largest, plane.payload_mtu());
-  if (largest < smallest_mtu) throw HostError("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload");
+  if (largest < smallest_mtu)
+    throw HostError("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload");
   if (wanted == 0) return std::min(largest, limit) / payload_unit * payload_unit;
   if (wanted < smallest_mtu || wanted > largest || wanted % payload_unit)
-    throw HostError("mtu is " + std::to_string(wanted) + "; allowed: a multiple of " + std::to_string(payload_unit) + ", from " +
-                  std::to_string(smallest_mtu) + " to " + std::to_string(largest) + ", which is what the links carry");
+    throw HostError("mtu is " + std::to_string(wanted) + "; allowed: a multiple of " + std::to_string(payload_unit) +
+                    ", from " + std::to_string(smallest_mtu) + " to " + std::to_string(largest) +
+                    ", which is what the links carry");
   return wanted;
 }
 
 std::uint32_t sealed_mtu(const std::vector<LocalPlane>& planes, std::uint32_t plain) {
   for (const LocalPlane& plane : planes) plain = std::min(plain, plane.payload_mtu(wire::sealed_data_overhead));
-  if (plain < smallest_mtu) throw HostError("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload in sealed packets");
+  if (plain < smallest_mtu)
+    throw HostError("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload in sealed packets");
   return plain;
 }
 

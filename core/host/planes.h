@@ -16,8 +16,8 @@ namespace softmrc::host {
 
 struct LocalPlane {
   wire::Address address;
-  std::string interface;        // bound to it; empty: follow the routes
-  std::string link;             // the interface that has the address; empty where none does
+  std::string interface;  // bound to it; empty: follow the routes
+  std::string link;       // the interface that has the address; empty where none does
   std::uint32_t link_mtu = 0;
 
   std::uint32_t scope_id() const;

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "host/node.h"
 #include "host/host_error.h"
+#include "host/node.h"
 #include "udp/device_error.h"
 #include "udp/private_file.h"
 #include "wire/bytes.h"
@@ -34,7 +34,8 @@ void note(crypto::Cipher cipher, std::uint32_t qpn, const crypto::Secret& secret
   const std::string file = of_process("SOFTMRC_KEYLOG");
   if (file.empty()) return;
   char head[64];
-  std::snprintf(head, sizeof head, "%s %06x ", cipher == crypto::Cipher::aes_256_gcm ? "AES_256_GCM" : "CHACHA20_POLY1305", qpn);
+  std::snprintf(head, sizeof head, "%s %06x ",
+                cipher == crypto::Cipher::aes_256_gcm ? "AES_256_GCM" : "CHACHA20_POLY1305", qpn);
   std::string line = head;
   for (const std::uint8_t byte : secret) {
     char digits[3];
@@ -57,10 +58,13 @@ void note(crypto::Cipher cipher, std::uint32_t qpn, const crypto::Secret& secret
 
 bool seals(const DeviceSettings& settings, const std::string& secret, bool is_loopback_only) {
   if (settings.seal == "off") return false;
-  if (settings.seal != "auto" && settings.seal != "on") throw HostError("seal is " + settings.seal + "; allowed: auto, on or off");
-  if (settings.seal == "on" && secret.empty()) throw HostError("seal is on, which takes a secret that all ranks share: SOFTMRC_SECRET");
+  if (settings.seal != "auto" && settings.seal != "on")
+    throw HostError("seal is " + settings.seal + "; allowed: auto, on or off");
+  if (settings.seal == "on" && secret.empty())
+    throw HostError("seal is on, which takes a secret that all ranks share: SOFTMRC_SECRET");
   const bool is_wanted = settings.seal == "on" || (!secret.empty() && !is_loopback_only);
-  if (is_wanted && !crypto::is_available()) throw HostError("seal is " + settings.seal + ", and this was built without sealing: set seal = \"off\"");
+  if (is_wanted && !crypto::is_available())
+    throw HostError("seal is " + settings.seal + ", and this was built without sealing: set seal = \"off\"");
   return is_wanted;
 }
 
@@ -74,7 +78,8 @@ KeyShare make_key_share() {
   return share;
 }
 
-udp::SealKeys derive_keys(const KeyShare& ours, const KeyExchangeEnd& here, const crypto::Secret& theirs, const KeyExchangeEnd& there, const std::string& secret) {
+udp::SealKeys derive_keys(const KeyShare& ours, const KeyExchangeEnd& here, const crypto::Secret& theirs,
+                          const KeyExchangeEnd& there, const std::string& secret) {
   crypto::ZeroizedSecret shared{};
   if (!crypto::x25519(ours.own, theirs, shared.value)) throw HostError("sent a share of keys that leaves no choice");
   Text text;
@@ -82,7 +87,8 @@ udp::SealKeys derive_keys(const KeyShare& ours, const KeyExchangeEnd& here, cons
   add(text, shared.value);
   add(text, secret);
   constexpr std::string_view salt = "softmrc face seal";
-  const crypto::ZeroizedSecret prk{crypto::hmac_sha256({reinterpret_cast<const std::uint8_t*>(salt.data()), salt.size()}, text)};
+  const crypto::ZeroizedSecret prk{
+      crypto::hmac_sha256({reinterpret_cast<const std::uint8_t*>(salt.data()), salt.size()}, text)};
   crypto::secure_zero(text.data(), text.size());
   const bool is_first = ours.told < theirs;
   const Text one = end_of(ours.told, here.qpn), other = end_of(theirs, there.qpn);

@@ -20,7 +20,8 @@
 namespace softmrc::host {
 namespace {
 
-// What a person wrote, in the type of its setting; false where it is none of that. Throws HostError, for a unit that is none.
+// What a person wrote, in the type of its setting; false where it is none of that. Throws HostError, for a unit that is
+// none.
 template <typename T>
 bool assign(T& into, const TomlValue& value, std::string_view name) {
   if constexpr (!std::is_same_v<T, std::string>)
@@ -42,7 +43,8 @@ bool assign(T& into, const TomlValue& value, std::string_view name) {
       return (real || whole) && std::isfinite(into);
     } else {
       const auto* real = std::get_if<double>(&value);
-      if (real && std::abs(*real) < 0x1p62 && std::trunc(*real) == *real) return assign(into, TomlValue{static_cast<std::int64_t>(*real)}, name);  // 1e9
+      if (real && std::abs(*real) < 0x1p62 && std::trunc(*real) == *real)
+        return assign(into, TomlValue{static_cast<std::int64_t>(*real)}, name);  // 1e9
       if (!whole || !std::in_range<T>(*whole)) return false;
       into = static_cast<T>(*whole);
       return true;
@@ -64,8 +66,11 @@ DeviceSettings device_of(const TomlTable& table, const std::string& file, Device
         allowed = refusal.what();
       }
     });
-    if (!is_known) throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: settings of this face");
-    if (!is_taken) throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: " + allowed);
+    if (!is_known)
+      throw HostError("device." + name + " is " + to_string(value) + ", in " + file +
+                      "; allowed: settings of this face");
+    if (!is_taken)
+      throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: " + allowed);
   }
   raise_if(proto::within_bounds(settings));
   return settings;
@@ -87,7 +92,8 @@ std::vector<std::string> names_in(const std::string& text) {
 std::string text_of_file(const char* variable, const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   struct stat found{};
-  if (!stream || (stat(file.c_str(), &found) == 0 && S_ISDIR(found.st_mode))) throw HostError(std::string(variable) + " is " + file + "; allowed: a file that can be read");
+  if (!stream || (stat(file.c_str(), &found) == 0 && S_ISDIR(found.st_mode)))
+    throw HostError(std::string(variable) + " is " + file + "; allowed: a file that can be read");
   std::ostringstream text;
   text << stream.rdbuf();
   return text.str();
@@ -102,7 +108,9 @@ HostSettings from_file(const std::string& file, HostSettings settings) {
     if (!name.empty()) throw HostError("[" + name + "] in " + file + "; allowed: planes and [device]");
     for (const auto& [key, value] : table) {
       const auto* planes = std::get_if<std::vector<std::string>>(&value);
-      if (key != "planes" || !planes) throw HostError(key + " is " + to_string(value) + ", in " + file + "; allowed: planes, a list of texts, or [device]");
+      if (key != "planes" || !planes)
+        throw HostError(key + " is " + to_string(value) + ", in " + file +
+                        "; allowed: planes, a list of texts, or [device]");
       settings.planes = *planes;
     }
   }
@@ -140,28 +148,35 @@ HostSettings read_settings(const Environment& environment) {
     settings.device = settings.fabric->settings();
   }
   if (const std::string file = environment("SOFTMRC_DENYLIST"); !file.empty()) {
-    if (!settings.fabric) throw HostError("SOFTMRC_DENYLIST is " + file + "; allowed: with a fabric beside it, SOFTMRC_FABRIC and SOFTMRC_HOST say which host this is");
+    if (!settings.fabric)
+      throw HostError("SOFTMRC_DENYLIST is " + file +
+                      "; allowed: with a fabric beside it, SOFTMRC_FABRIC and SOFTMRC_HOST say which host this is");
     settings.denylist = std::make_shared<Denylist>(text_of_file("SOFTMRC_DENYLIST", file), file, *settings.fabric);
   }
-  if (const std::string file = environment("SOFTMRC_CONFIG"); !file.empty()) settings = from_file(file, std::move(settings));
+  if (const std::string file = environment("SOFTMRC_CONFIG"); !file.empty())
+    settings = from_file(file, std::move(settings));
   if (const std::string text = environment("SOFTMRC_PLANES"); !text.empty()) {
     settings.planes = names_in(text);
-    if (settings.planes.empty()) throw HostError("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
+    if (settings.planes.empty())
+      throw HostError("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
   }
   for (auto one = settings.planes.begin(); one != settings.planes.end(); ++one)
-    if (std::find(settings.planes.begin(), one, *one) != one) throw HostError("each plane once: " + *one + " is there twice");
+    if (std::find(settings.planes.begin(), one, *one) != one)
+      throw HostError("each plane once: " + *one + " is there twice");
   if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
   settings.secret = environment("SOFTMRC_SECRET");
   settings.faults = read_faults(environment);
   settings.capture = environment("SOFTMRC_CAPTURE");
-  if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos) settings.capture.replace(at, 2, std::to_string(getpid()));
+  if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos)
+    settings.capture.replace(at, 2, std::to_string(getpid()));
   raise_if(read_control(environment, settings.control));
   return settings;
 }
 
 std::uint32_t lanes_here(const Environment& environment, std::uint32_t most) {
   const std::string said = environment("LOCAL_WORLD_SIZE");
-  const bool is_number = !said.empty() && said.size() < 6 && std::all_of(said.begin(), said.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool is_number = !said.empty() && said.size() < 6 &&
+                         std::all_of(said.begin(), said.end(), [](char c) { return c >= '0' && c <= '9'; });
   const int processes = is_number ? std::max(1, std::atoi(said.c_str())) : 1;
   return std::clamp(static_cast<std::uint32_t>(cores() / 2 / processes), 1u, most);
 }

@@ -2,9 +2,8 @@
 //
 //   SOFTMRC_PLANES   eth0,eth1: addresses or interfaces; without it those of the file, or what is found
 //   SOFTMRC_CONFIG   a file: planes = ["eth0", "eth1"], and a table [device] with the settings below
-//   SOFTMRC_FABRIC   a fabric's file, and SOFTMRC_HOST a number: this host has that fabric's planes and paths, see fabric.h
-//   SOFTMRC_SECRET   what both ends of a connection have to know
-//   SOFTMRC_FAULTS   weather, see faults.h
+//   SOFTMRC_FABRIC   a fabric's file, and SOFTMRC_HOST a number: this host has that fabric's planes and paths, see
+//   fabric.h SOFTMRC_SECRET   what both ends of a connection have to know SOFTMRC_FAULTS   weather, see faults.h
 //   SOFTMRC_CAPTURE  a file for what passes the sockets, as pcapng; %p in its name is the process
 //   SOFTMRC_CONTROL  0: no control socket, see control.h
 #pragma once
@@ -107,7 +106,7 @@ class Denylist;
 struct HostSettings {
   std::vector<std::string> planes;  // as people name them; none: to be found
   DeviceSettings device;
-  std::string secret;               // empty: none
+  std::string secret;  // empty: none
   std::string faults;
   std::string capture;
   bool control = true;

@@ -52,7 +52,8 @@ static_assert(constants[0] == 0x428A2F98 && constants[63] == 0xC67178F2 && first
 void mix(std::array<std::uint32_t, 8>& state, const std::uint8_t* block) {
   std::array<std::uint32_t, 64> w;
   for (std::size_t i = 0; i < 16; ++i)
-    w[i] = std::uint32_t{block[4 * i]} << 24 | std::uint32_t{block[4 * i + 1]} << 16 | std::uint32_t{block[4 * i + 2]} << 8 | block[4 * i + 3];
+    w[i] = std::uint32_t{block[4 * i]} << 24 | std::uint32_t{block[4 * i + 1]} << 16 |
+           std::uint32_t{block[4 * i + 2]} << 8 | block[4 * i + 3];
   for (std::size_t i = 16; i < 64; ++i) {
     const std::uint32_t early = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ w[i - 15] >> 3;
     const std::uint32_t late = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ w[i - 2] >> 10;
@@ -88,10 +89,12 @@ Digest sha256(std::span<const std::uint8_t> bytes) {
   std::copy(bytes.begin() + static_cast<std::ptrdiff_t>(at), bytes.end(), last.begin());
   last[left] = 0x80;
   const std::size_t size = left + 9 <= block_bytes ? block_bytes : 2 * block_bytes;
-  for (std::size_t i = 0; i < 8; ++i) last[size - 1 - i] = static_cast<std::uint8_t>(std::uint64_t{bytes.size()} * 8 >> 8 * i);
+  for (std::size_t i = 0; i < 8; ++i)
+    last[size - 1 - i] = static_cast<std::uint8_t>(std::uint64_t{bytes.size()} * 8 >> 8 * i);
   for (std::size_t i = 0; i < size; i += block_bytes) mix(state, last.data() + i);
   Digest digest;
-  for (std::size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<std::uint8_t>(state[i / 4] >> 8 * (3 - i % 4));
+  for (std::size_t i = 0; i < digest.size(); ++i)
+    digest[i] = static_cast<std::uint8_t>(state[i / 4] >> 8 * (3 - i % 4));
   return digest;
 }
 

@@ -31,7 +31,9 @@ class ByteReader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& why) const { throw HostError(name_ + ", line " + std::to_string(line_) + ": " + why); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw HostError(name_ + ", line " + std::to_string(line_) + ": " + why);
+  }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip_blanks() {
@@ -84,7 +86,9 @@ class ByteReader {
     if (peek() == '"' || peek() == '\'') return quoted();
     if (peek() == '[') return list();
     std::string word;
-    while (std::isalnum(static_cast<unsigned char>(peek())) || peek() == '_' || peek() == '+' || peek() == '-' || peek() == '.') word += text_[at_++];
+    while (std::isalnum(static_cast<unsigned char>(peek())) || peek() == '_' || peek() == '+' || peek() == '-' ||
+           peek() == '.')
+      word += text_[at_++];
     if (word == "true" || word == "false") return word == "true";
     return number(word);
   }
@@ -95,10 +99,13 @@ class ByteReader {
       if (c != '_' && !(c == '+' && digits.empty())) digits += c;
     const char* const end = digits.data() + digits.size();
     std::int64_t whole = 0;
-    if (const auto [to, error] = std::from_chars(digits.data(), end, whole); error == std::errc{} && to == end) return whole;
+    if (const auto [to, error] = std::from_chars(digits.data(), end, whole); error == std::errc{} && to == end)
+      return whole;
     double real = 0;
-    if (const auto [to, error] = std::from_chars(digits.data(), end, real); error == std::errc{} && to == end) return real;
-    fail(word.empty() ? "a value is missing" : word + " is no value: a number, true, false, a text in quotes or a list of texts");
+    if (const auto [to, error] = std::from_chars(digits.data(), end, real); error == std::errc{} && to == end)
+      return real;
+    fail(word.empty() ? "a value is missing"
+                      : word + " is no value: a number, true, false, a text in quotes or a list of texts");
   }
 
   std::string quoted() {

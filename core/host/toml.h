@@ -1,4 +1,5 @@
-// A settings file: as much of TOML as names and values of settings need. What it does not know it refuses, with the line.
+// A settings file: as much of TOML as names and values of settings need. What it does not know it refuses, with the
+// line.
 #pragma once
 
 #include <cstdint>

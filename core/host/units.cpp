@@ -18,11 +18,19 @@ struct Unit {
   std::uint64_t scale;
 };
 
-constexpr std::array rates{Unit{"", 1}, Unit{"k", 1'000}, Unit{"K", 1'000}, Unit{"M", 1'000'000}, Unit{"G", 1'000'000'000}, Unit{"T", 1'000'000'000'000}};
-constexpr std::array durations_ns{Unit{"ns", 1}, Unit{"us", 1'000}, Unit{"\u00b5s", 1'000}, Unit{"ms", 1'000'000},
-                                  Unit{"s", 1'000'000'000}, Unit{"min", 60'000'000'000}, Unit{"h", 3'600'000'000'000}};
-constexpr std::array sizes{Unit{"", 1}, Unit{"B", 1}, Unit{"k", 1'000}, Unit{"kB", 1'000}, Unit{"M", 1'000'000}, Unit{"MB", 1'000'000},
-                           Unit{"G", 1'000'000'000}, Unit{"GB", 1'000'000'000}, Unit{"KiB", 1 << 10}, Unit{"MiB", 1 << 20}, Unit{"GiB", 1 << 30}};
+constexpr std::array rates{Unit{"", 1},          Unit{"k", 1'000},         Unit{"K", 1'000},
+                           Unit{"M", 1'000'000}, Unit{"G", 1'000'000'000}, Unit{"T", 1'000'000'000'000}};
+constexpr std::array durations_ns{Unit{"ns", 1},
+                                  Unit{"us", 1'000},
+                                  Unit{"\u00b5s", 1'000},
+                                  Unit{"ms", 1'000'000},
+                                  Unit{"s", 1'000'000'000},
+                                  Unit{"min", 60'000'000'000},
+                                  Unit{"h", 3'600'000'000'000}};
+constexpr std::array sizes{
+    Unit{"", 1},          Unit{"B", 1},          Unit{"k", 1'000},         Unit{"kB", 1'000},
+    Unit{"M", 1'000'000}, Unit{"MB", 1'000'000}, Unit{"G", 1'000'000'000}, Unit{"GB", 1'000'000'000},
+    Unit{"KiB", 1 << 10}, Unit{"MiB", 1 << 20},  Unit{"GiB", 1 << 30}};
 constexpr std::string_view endings_of_rates[] = {"bit/s", "bps", "b/s"};
 constexpr std::string_view blanks = " \t\n\r\f\v";
 constexpr std::size_t max_digits = 18;  // with any scale, their product fits
@@ -83,7 +91,9 @@ std::optional<std::uint64_t> quantity(std::string_view text, const std::array<Un
   const Wide scaled = Wide{number->digits} * unit->scale;
   if (whole && scaled % number->divisor) return std::nullopt;
   const Wide found = scaled / number->divisor;
-  return found <= static_cast<Wide>(std::numeric_limits<std::int64_t>::max()) ? std::optional(static_cast<std::uint64_t>(found)) : std::nullopt;
+  return found <= static_cast<Wide>(std::numeric_limits<std::int64_t>::max())
+             ? std::optional(static_cast<std::uint64_t>(found))
+             : std::nullopt;
 }
 
 std::uint64_t or_refused(std::optional<std::uint64_t> found, const char* allowed) {
@@ -91,7 +101,9 @@ std::uint64_t or_refused(std::optional<std::uint64_t> found, const char* allowed
   return *found;
 }
 
-std::uint64_t duration_ns(std::string_view text) { return or_refused(quantity(text, durations_ns, false), "a duration with its unit, as 50ms, 1.5s, 200us"); }
+std::uint64_t duration_ns(std::string_view text) {
+  return or_refused(quantity(text, durations_ns, false), "a duration with its unit, as 50ms, 1.5s, 200us");
+}
 
 // The least that the protocol can express and that is no shorter.
 std::int64_t timeout_exponent(std::uint64_t ns) {
@@ -108,9 +120,11 @@ TomlValue with_unit(std::string_view name, std::string_view text) {
   if (name.ends_with("_bps")) {
     const std::string_view plain = without_blanks(text);
     const bool has_unit = !std::all_of(plain.begin(), plain.end(), is_digit);  // who writes 800 means 800G
-    return static_cast<std::int64_t>(or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, "a rate with its unit, as 100G, 51.2T, 20M"));
+    return static_cast<std::int64_t>(
+        or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, "a rate with its unit, as 100G, 51.2T, 20M"));
   }
-  if (name.ends_with("_bytes")) return static_cast<std::int64_t>(or_refused(quantity(text, sizes, true), "a size, as 8MiB, 64k, or whole bytes"));
+  if (name.ends_with("_bytes"))
+    return static_cast<std::int64_t>(or_refused(quantity(text, sizes, true), "a size, as 8MiB, 64k, or whole bytes"));
   throw HostError("a value of its type, without quotes");
 }
 

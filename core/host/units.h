@@ -9,8 +9,8 @@
 
 namespace softmrc::host {
 
-// The plain number that a setting of this name holds when a person has written this. Throws HostError, whose words are what
-// would be right.
+// The plain number that a setting of this name holds when a person has written this. Throws HostError, whose words are
+// what would be right.
 TomlValue with_unit(std::string_view name, std::string_view text);
 
 }  // namespace softmrc::host

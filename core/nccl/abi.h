@@ -7,11 +7,19 @@
 
 namespace softmrc::nccl {
 
-enum class Result : int { success = 0, system_error = 2, internal_error = 3, invalid_argument = 4, invalid_usage = 5, remote_error = 6 };
+enum class Result : int {
+  success = 0,
+  system_error = 2,
+  internal_error = 3,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6
+};
 
 enum class LogLevel : int { warn = 2, info = 3 };
 constexpr unsigned long log_init = 0x1, log_net = 0x10;
-using LogFunction = void (*)(LogLevel level, unsigned long subsystems, const char* file, int line, const char* format, ...);
+using LogFunction = void (*)(LogLevel level, unsigned long subsystems, const char* file, int line, const char* format,
+                             ...);
 
 constexpr std::size_t handle_bytes = 128;
 constexpr int host_pointers = 1;
@@ -57,7 +65,8 @@ struct PropertiesV9 {
   std::size_t max_p2p_bytes;
   std::size_t max_collective_bytes;
 };
-static_assert(offsetof(PropertiesV9, made_of) == 64 && offsetof(PropertiesV9, max_p2p_bytes) == 88 && sizeof(PropertiesV9) == 104);
+static_assert(offsetof(PropertiesV9, made_of) == 64 && offsetof(PropertiesV9, max_p2p_bytes) == 88 &&
+              sizeof(PropertiesV9) == 104);
 
 struct PropertiesV11 : PropertiesV9 {
   int max_multi_request;
@@ -85,13 +94,15 @@ struct PropertiesV12 {
   std::int16_t rail;
   std::int16_t plane;
 };
-static_assert(offsetof(PropertiesV12, max_p2p_bytes) == 104 && offsetof(PropertiesV12, rail) == 124 && sizeof(PropertiesV12) == 128);
+static_assert(offsetof(PropertiesV12, max_p2p_bytes) == 104 && offsetof(PropertiesV12, rail) == 124 &&
+              sizeof(PropertiesV12) == 128);
 
 // The tables. What all versions have alike stands in the middle of each, and at its end.
 struct Middle {
   Result (*accept)(void* listen_comm, void** receive_comm, void** device_comm);
   Result (*register_memory)(void* comm, void* data, std::size_t size, int type, void** memory);
-  Result (*register_dma_buffer)(void* comm, void* data, std::size_t size, int type, std::uint64_t offset, int fd, void** memory);
+  Result (*register_dma_buffer)(void* comm, void* data, std::size_t size, int type, std::uint64_t offset, int fd,
+                                void** memory);
   Result (*deregister_memory)(void* comm, void* memory);
 };
 
@@ -143,7 +154,8 @@ struct TableV10 {
   Result (*connect)(int device, void* config, void* handle, void** send_comm, void** device_comm);
   Middle middle;
   Result (*send)(void* comm, void* data, std::size_t size, int tag, void* memory, void* profile, void** request);
-  Result (*receive)(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** memories, void** profiles, void** request);
+  Result (*receive)(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** memories, void** profiles,
+                    void** request);
   Tail tail;
   Result (*make_virtual_device)(int* device, void* made_of);
 };
@@ -160,7 +172,8 @@ struct TableOfContexts {
   Result (*connect)(void* context, int device, void* handle, void** send_comm, void** device_comm);
   Middle middle;
   Result (*send)(void* comm, void* data, std::size_t size, int tag, void* memory, void* profile, void** request);
-  Result (*receive)(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** memories, void** profiles, void** request);
+  Result (*receive)(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** memories, void** profiles,
+                    void** request);
   Tail tail;
   Result (*make_virtual_device)(int* device, void* made_of);
   Result (*finalize)(void* context);

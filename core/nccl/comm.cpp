@@ -16,7 +16,8 @@ std::string in_words(std::uint32_t planes) {
   const int count = std::popcount(planes), named = count > max_named ? max_named : count;
   if (count == 0) return "no plane of this side is up";
   std::string words = count == 1 ? "plane" : "planes";
-  for (int i = 0; i < named; ++i, planes &= planes - 1) words += (i ? ", " : " ") + std::to_string(std::countr_zero(planes));
+  for (int i = 0; i < named; ++i, planes &= planes - 1)
+    words += (i ? ", " : " ") + std::to_string(std::countr_zero(planes));
   if (count > named) words += " and " + std::to_string(count - named) + " more";
   return "nothing came back over " + words;
 }
@@ -24,13 +25,16 @@ std::string in_words(std::uint32_t planes) {
 std::string reason_of(proto::CompletionStatus status, std::uint32_t planes) {
   using enum proto::CompletionStatus;
   switch (status) {
-    case retry_exceeded: return "stopped answering (retry_exponential in SOFTMRC_CONFIG: how long silence is borne): " + in_words(planes);
+    case retry_exceeded:
+      return "stopped answering (retry_exponential in SOFTMRC_CONFIG: how long silence is borne): " + in_words(planes);
     case remote_access: return "refused a write: its memory is no longer registered";
     case remote_invalid: return "could not make sense of a write";
     case remote_operation: return "had no receive posted";
-    case peer_error: return "closed or broke off the connection; if something went wrong there, its own last error says what";
+    case peer_error:
+      return "closed or broke off the connection; if something went wrong there, its own last error says what";
     case local_protocol: return "wrote where it may not";
-    case success: case flushed: break;
+    case success:
+    case flushed: break;
   }
   return "lost its connection";
 }
@@ -101,8 +105,10 @@ void Comm::close() {
   }
   for (host::LocalQp& end : qps_) node_.close(end);
   if (last_heard_ps_ != 0)  // it had come about
-    device_->logger().info(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
-                                        " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
+    device_->logger().info(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) +
+                                        " data packets sent, " + std::to_string(again) + " of them again; paths left " +
+                                        std::to_string(left) + " times, trusted again " + std::to_string(trusted) +
+                                        " times");
   for (const MemoryHandle* memory : memories_)
     if (memory->is_offered) node_.device().remove_region(memory->rkey);
 }
@@ -118,7 +124,8 @@ MemoryHandle* Comm::keep(std::unique_ptr<MemoryHandle> memory) {
 void Comm::deregister(MemoryHandle* memory) {
   {
     const std::lock_guard lock(mutex_);
-    if (memories_.erase(memory) == 0) throw host::HostError("memory was deregistered that is not registered with this comm");
+    if (memories_.erase(memory) == 0)
+      throw host::HostError("memory was deregistered that is not registered with this comm");
   }
   const std::unique_ptr<MemoryHandle> taken(memory);
   if (uses(*taken)) set_all_to_error();
@@ -129,7 +136,8 @@ void Comm::deregister(MemoryHandle* memory) {
 void Comm::set_all_to_error() {
   mark(Result::internal_error, "memory was deregistered while requests were under way");
   for (const host::LocalQp& end : qps_)
-    node_.device().lane_of(end.qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) { return engine.modify_error(now, end.qpn); });
+    node_.device().lane_of(end.qpn).with_engine_and_send(
+        [&](proto::Endpoint& engine, Time now) { return engine.modify_error(now, end.qpn); });
 }
 
 // Failures ---------------------------------------------------------------------------------------------------------
@@ -166,7 +174,8 @@ Result Comm::report() {
 void Comm::post(proto::Endpoint& engine, Time now, SendOrder& order) {
   if (order.is_error) return void(engine.modify_error(now, qps_[order.end].qpn));
   if (has_failed()) return;
-  if (engine.post_write(now, qps_[order.end].qpn, order.request) != proto::PostStatus::ok) fail(Result::remote_error, peer_ + " lost its connection");
+  if (engine.post_write(now, qps_[order.end].qpn, order.request) != proto::PostStatus::ok)
+    fail(Result::remote_error, peer_ + " lost its connection");
 }
 
 void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, const proto::Completion& c) {
@@ -182,7 +191,8 @@ void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, c
   } else if (c.wr_id == probe_id) {
     is_probing_ = false;
   } else {
-    if (const proto::QueuePair* pair = engine.qp(c.qpn)) resent_[end].store(pair->stats().packets_retransmitted, std::memory_order_relaxed);
+    if (const proto::QueuePair* pair = engine.qp(c.qpn))
+      resent_[end].store(pair->stats().packets_retransmitted, std::memory_order_relaxed);
     on_written(c.wr_id);
   }
 }

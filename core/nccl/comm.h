@@ -1,13 +1,14 @@
-// A connection as NCCL knows it, which goes one way: the sender's end and the receiver's. Underneath it is a queue pair in
-// each of several lanes. The first of them, the home, carries what is small; connections of the two directions have their
-// homes in pairs, so that a lane is awake for the answer to what it has just brought.
+// A connection as NCCL knows it, which goes one way: the sender's end and the receiver's. Underneath it is a queue pair
+// in each of several lanes. The first of them, the home, carries what is small; connections of the two directions have
+// their homes in pairs, so that a lane is awake for the answer to what it has just brought.
 //
-//   receiver: a receive is posted        -> a grant: where its bytes may land      WRITE with immediate, into the sender's ring
-//   sender:   a send finds its grant     -> the bytes, right where they belong     WRITE with immediate, in parts, by all lanes
-//   sender:   no grant yet, but little   -> the bytes, into the receiver's eager_buffer, from which they are copied
+//   receiver: a receive is posted        -> a grant: where its bytes may land      WRITE with immediate, into the
+//   sender's ring sender:   a send finds its grant     -> the bytes, right where they belong     WRITE with immediate,
+//   in parts, by all lanes sender:   no grant yet, but little   -> the bytes, into the receiver's eager_buffer, from
+//   which they are copied
 //
-// The k-th send belongs to the k-th receive. NCCL's progress thread sets up slots, links orders and reads atomics; lanes
-// do the rest. A failure is final.
+// The k-th send belongs to the k-th receive. NCCL's progress thread sets up slots, links orders and reads atomics;
+// lanes do the rest. A failure is final.
 #pragma once
 
 #include <array>
@@ -20,13 +21,13 @@
 
 #include "host/handshake_io.h"
 #include "nccl/abi.h"
-#include "nccl/submit_queue.h"
 #include "nccl/plugin_device.h"
+#include "nccl/submit_queue.h"
 
 namespace softmrc::nccl {
 
-constexpr std::uint32_t slots = 64;             // requests of a comm that may be under way
-constexpr std::uint32_t max_parts = 8;         // of a message, each at another end
+constexpr std::uint32_t slots = 64;              // requests of a comm that may be under way
+constexpr std::uint32_t max_parts = 8;           // of a message, each at another end
 constexpr std::uint32_t max_posted = slots + 1;  // at one end: as many, and a question
 constexpr std::uint32_t eager_slots = 32;
 constexpr std::uint32_t eager_bytes = 8 << 10;  // of each
@@ -37,7 +38,7 @@ constexpr std::size_t max_message = std::size_t{1} << 30;
 struct Grant {
   std::uint64_t sequence = 0;
   std::uint64_t address = 0;
-  std::uint64_t freed = 0;      // so many receives have ended, all that came before them as well
+  std::uint64_t freed = 0;  // so many receives have ended, all that came before them as well
   std::uint32_t rkey = 0;
   std::uint32_t size = 0;
 };
@@ -50,8 +51,12 @@ struct ImmData {
   std::uint32_t parts = 1;
   SendKind sent = SendKind::granted;
 
-  std::uint32_t packed() const { return (number & 0xFFFF) | (parts - 1) << 16 | static_cast<std::uint32_t>(sent) << 24; }
-  static ImmData of(std::uint32_t imm) { return {imm & 0xFFFF, (imm >> 16 & 0xFF) + 1, static_cast<SendKind>(imm >> 24)}; }
+  std::uint32_t packed() const {
+    return (number & 0xFFFF) | (parts - 1) << 16 | static_cast<std::uint32_t>(sent) << 24;
+  }
+  static ImmData of(std::uint32_t imm) {
+    return {imm & 0xFFFF, (imm >> 16 & 0xFF) + 1, static_cast<SendKind>(imm >> 24)};
+  }
 };
 
 // Memory that NCCL registered with a comm.
@@ -59,7 +64,7 @@ struct MemoryHandle {
   std::uint8_t* data = nullptr;
   std::size_t size = 0;
   std::uint32_t rkey = 0;
-  bool is_offered = false;      // to the peer, to write to
+  bool is_offered = false;  // to the peer, to write to
 };
 
 struct Request {
@@ -102,7 +107,8 @@ class Comm : public host::HandshakeDelegate {
   void create_qps(std::size_t count, std::uint32_t home);
   void connect_qps(const host::Offer& theirs);
   void submit(SendOrder& order) { device_->submit_queue(qps_[order.end].lane).submit(order); }
-  // What goes wrong at one end is over at both: the queue pairs go to error, and the peer hears of it when it next asks.
+  // What goes wrong at one end is over at both: the queue pairs go to error, and the peer hears of it when it next
+  // asks.
   void fail(Result result, const std::string& why);
   MemoryHandle* keep(std::unique_ptr<MemoryHandle> memory);
   // Takes its queue pairs away. Must be called before what lanes may touch goes.
@@ -121,12 +127,12 @@ class Comm : public host::HandshakeDelegate {
 
   std::set<MemoryHandle*> memories_;
   std::atomic<Result> failure_{Result::success};
-  std::mutex mutex_;                      // for the words
+  std::mutex mutex_;  // for the words
   std::string error_text_;
   std::atomic<bool> is_logged_{false};
   std::atomic<std::int64_t> last_heard_ps_{0};
   std::array<std::atomic<std::uint64_t>, max_parts> resent_{};
-  bool is_probing_ = false;                // of the home's lane
+  bool is_probing_ = false;  // of the home's lane
   bool is_closed_ = false;
   std::array<SendOrder, max_parts> error_orders_;  // for each end
 };
@@ -148,7 +154,7 @@ class SendComm final : public Comm {
   struct Slot {
     bool is_busy = false;
     std::size_t size = 0;
-    std::atomic<std::uint32_t> left{0};   // parts that are not acknowledged
+    std::atomic<std::uint32_t> left{0};  // parts that are not acknowledged
     std::array<SendOrder, max_parts> orders;
   };
 
@@ -156,21 +162,21 @@ class SendComm final : public Comm {
   void on_written(std::uint64_t wr_id) override;
   bool is_waiting() const override { return wants_grant_.load(std::memory_order_relaxed); }
   bool uses(const MemoryHandle& memory) const override;
-  void submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, const std::uint8_t* data, std::size_t size, std::uint64_t va,
-                   std::uint32_t rkey, const ImmData& note);
+  void submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, const std::uint8_t* data, std::size_t size,
+                   std::uint64_t va, std::uint32_t rkey, const ImmData& note);
   void send_granted(Slot& slot, std::uint8_t* data, std::size_t size, const Grant& grant);
 
   std::unique_ptr<std::array<Grant, slots>> ring_;  // the peer writes here
   std::uint32_t ring_rkey_ = 0;
-  std::array<Grant, slots> grants_;                 // those that came, in order
-  std::atomic<std::uint64_t> granted_{0};           // all below this came, or are not needed
-  std::atomic<std::uint64_t> freed_{0};             // at the peer
-  std::atomic<std::uint64_t> next_{0};              // the number of the next send
+  std::array<Grant, slots> grants_;        // those that came, in order
+  std::atomic<std::uint64_t> granted_{0};  // all below this came, or are not needed
+  std::atomic<std::uint64_t> freed_{0};    // at the peer
+  std::atomic<std::uint64_t> next_{0};     // the number of the next send
   std::atomic<bool> wants_grant_{false};
   std::uint64_t eager_va_ = 0;
   std::uint32_t eager_rkey_ = 0;
   std::array<Slot, slots> slots_;
-  control::BurstTracker burst_tracker_;                            // of the progress thread
+  control::BurstTracker burst_tracker_;  // of the progress thread
 };
 
 class ReceiveComm final : public Comm {
@@ -202,12 +208,14 @@ class ReceiveComm final : public Comm {
 
   void on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t length) override;
   void on_written(std::uint64_t wr_id) override;
-  bool is_waiting() const override { return next_.load(std::memory_order_relaxed) != freed_.load(std::memory_order_relaxed); }
+  bool is_waiting() const override {
+    return next_.load(std::memory_order_relaxed) != freed_.load(std::memory_order_relaxed);
+  }
   bool uses(const MemoryHandle& memory) const override;
   void copy_from_eager(std::uint32_t slot);
   void grant(std::uint32_t slot, std::uint64_t number);
 
-  std::uint8_t* eager_buffer_ = nullptr;                   // the peer writes here
+  std::uint8_t* eager_buffer_ = nullptr;  // the peer writes here
   std::uint32_t eager_rkey_ = 0;
   std::array<Grant, slots> outgoing_;
   std::uint64_t ring_va_ = 0;

@@ -1,5 +1,5 @@
-// What the two ends of a connection tell each other beside their queue pairs: where the other may write, and how that is
-// laid out, which has to be the same on both sides.
+// What the two ends of a connection tell each other beside their queue pairs: where the other may write, and how that
+// is laid out, which has to be the same on both sides.
 #pragma once
 
 #include "nccl/comm.h"
@@ -29,7 +29,8 @@ inline ConnectLayout decode_layout(std::span<const std::uint8_t> bytes) {
   host::ByteReader in(bytes);
   const host::Bytes own = encode_layout(nullptr, 0);
   const std::size_t fixed = own.size() - 12;
-  if (!std::ranges::equal(in.raw(fixed), std::span(own).first(fixed))) throw host::HostError("has another version of the plugin, or another byte order");
+  if (!std::ranges::equal(in.raw(fixed), std::span(own).first(fixed)))
+    throw host::HostError("has another version of the plugin, or another byte order");
   ConnectLayout shape;
   shape.va = in.number<std::uint64_t>();
   shape.rkey = in.number<std::uint32_t>();

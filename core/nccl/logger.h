@@ -18,7 +18,8 @@ class Logger {
 
  private:
   void log(LogLevel level, unsigned long subsystems, const std::string& text) const {
-    if (const LogFunction logger = log_function_) logger(level, subsystems, "softmrc", 0, "NET/SoftMRC : %s", text.c_str());
+    if (const LogFunction logger = log_function_)
+      logger(level, subsystems, "softmrc", 0, "NET/SoftMRC : %s", text.c_str());
   }
 
   std::atomic<LogFunction> log_function_{nullptr};

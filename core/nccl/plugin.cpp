@@ -9,8 +9,8 @@
 #include <cstring>
 #include <thread>
 
-#include "host/host_error.h"
 #include "crypto/crypto.h"
+#include "host/host_error.h"
 #include "udp/device_error.h"
 
 namespace softmrc::nccl {
@@ -59,8 +59,8 @@ Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
     for (const auto& device : of_process().devices_)
       if (device) device->node().close_after_fork();
   });
-  // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement, sealed perhaps. Where the
-  // process has used the library before, that has its handler of exit() already, which comes after ours.
+  // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement, sealed perhaps.
+  // Where the process has used the library before, that has its handler of exit() already, which comes after ours.
   crypto::keep_until_the_end();
   std::atexit([] {
     Plugin& plugin = of_process();
@@ -75,35 +75,44 @@ Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
 }
 
 void Plugin::check_process() const {
-  if (pid_ != getpid()) throw host::HostError("this is a forked child: the device is its parent's, start the process anew");
+  if (pid_ != getpid())
+    throw host::HostError("this is a forked child: the device is its parent's, start the process anew");
 }
 
 void Plugin::read_settings() {
   const host::HostSettings settings = host::read_settings();
   std::vector<host::LocalPlane> planes;
-  for (const std::string& name : settings.planes.empty() ? host::discover_planes() : settings.planes) planes.push_back(host::resolve(name));
+  for (const std::string& name : settings.planes.empty() ? host::discover_planes() : settings.planes)
+    planes.push_back(host::resolve(name));
   host::check(settings, planes);
   if (settings.device.max_send_wr < max_posted)
-    throw host::HostError("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " + std::to_string(max_posted) +
-                        ", which a connection of NCCL may have under way");
-  lanes_ = settings.device.lanes ? settings.device.lanes : settings.device.port ? 1 : host::lanes_here(host::of_process, most_lanes_by_default);
+    throw host::HostError("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " +
+                          std::to_string(max_posted) + ", which a connection of NCCL may have under way");
+  lanes_ = settings.device.lanes  ? settings.device.lanes
+           : settings.device.port ? 1
+                                  : host::lanes_here(host::of_process, most_lanes_by_default);
   Properties found;
   std::uint64_t mbps = 0;
   std::string names;
   for (const host::LocalPlane& plane : planes) {
     mbps += plane.speed_bps() ? plane.speed_bps() / 1'000'000 : unknown_speed_mbps;
-    names += (names.empty() ? "" : ", ") + udp::text_of(plane.address) + (plane.link.empty() ? "" : " on " + plane.link);
+    names += (names.empty() ? "" : ", ") + udp::text_of(plane.address) +
+             (plane.link.empty() ? "" : " on " + plane.link);
   }
   found.speed_mbps = static_cast<int>(std::min<std::uint64_t>(mbps, INT_MAX));
-  if (const std::string path = pci_path_of(planes[0].link); !path.empty()) found.pci_path = pci_paths_.insert(path).first->c_str();
-  const bool is_loopback_only = std::all_of(planes.begin(), planes.end(), [](const host::LocalPlane& plane) { return host::is_loopback(plane.address); });
+  if (const std::string path = pci_path_of(planes[0].link); !path.empty())
+    found.pci_path = pci_paths_.insert(path).first->c_str();
+  const bool is_loopback_only = std::all_of(
+      planes.begin(), planes.end(), [](const host::LocalPlane& plane) { return host::is_loopback(plane.address); });
   const bool is_sealed = host::seals(settings.device, settings.secret, is_loopback_only);
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
-  logger_.info(log_init | log_net, host::counted(planes_.size(), "plane") + ": " + names + "; " + host::counted(lanes_, "lane") + "; " +
-                                      (settings.secret.empty() ? "no secret" : "with a secret") + (is_sealed ? ", packets are sealed" : "") +
-                                      (settings.faults.empty() ? "" : "; faults " + settings.faults));
+  logger_.info(log_init | log_net, host::counted(planes_.size(), "plane") + ": " + names + "; " +
+                                       host::counted(lanes_, "lane") + "; " +
+                                       (settings.secret.empty() ? "no secret" : "with a secret") +
+                                       (is_sealed ? ", packets are sealed" : "") +
+                                       (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 
 void Plugin::begin(LogFunction logger) {
@@ -161,7 +170,9 @@ std::shared_ptr<PluginDevice> Plugin::device(bool is_mirror) {
 // Connections ------------------------------------------------------------------------------------------------------
 
 ListenComm* Plugin::listen(Handle& handle) {
-  for (const auto until = std::chrono::steady_clock::now() + shortage_borne;; std::this_thread::sleep_for(pause_between_tries)) try {
+  for (const auto until = std::chrono::steady_clock::now() + shortage_borne;;
+       std::this_thread::sleep_for(pause_between_tries))
+    try {
       return listen_now(handle);
     } catch (const std::exception& why) {
       if (!udp::is_transient(why) || std::chrono::steady_clock::now() >= until) throw;
@@ -184,10 +195,12 @@ ListenComm* Plugin::listen_now(Handle& handle) {
   const std::optional<wire::Ipv6> reached_at = comm->device->tcp_address();
   if (reached_at) told.address[told.addresses++] = *reached_at;
   for (const host::LocalPlane& plane : node.planes())
-    if (!reached_at && told.addresses < told.address.size() && (node.is_loopback_only() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
+    if (!reached_at && told.addresses < told.address.size() &&
+        (node.is_loopback_only() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
       told.address[told.addresses++] = as_v6(plane.address);
   const auto make = [device = comm->device] { return std::make_unique<ReceiveComm>(device); };
-  comm->listener = std::make_unique<host::HandshakeListener>(node.planes()[0].address, node.is_loopback_only(), comm->device->secret(), told.token, make);
+  comm->listener = std::make_unique<host::HandshakeListener>(node.planes()[0].address, node.is_loopback_only(),
+                                                             comm->device->secret(), told.token, make);
   told.port = comm->listener->port();
   handle = told;
   return comm.release();
@@ -196,7 +209,8 @@ ListenComm* Plugin::listen_now(Handle& handle) {
 SendComm* Plugin::connect(Handle& handle) {
   check_process();
   if (handle.magic != magic || handle.version != handle_version || handle.addresses > handle.address.size())
-    throw host::HostError("the peer's handle is not of this plugin, or of another version: NCCL_NET must name the same on all ranks");
+    throw host::HostError(
+        "the peer's handle is not of this plugin, or of another version: NCCL_NET must name the same on all ranks");
   host::HandshakeConnector* call = handle.call;
   {
     const std::lock_guard lock(mutex_);
@@ -206,12 +220,16 @@ SendComm* Plugin::connect(Handle& handle) {
     std::vector<wire::Address> addresses;
     for (std::uint8_t i = 0; i < handle.addresses; ++i) addresses.push_back(from_v6(handle.address[i]));
     // The device, too, is made by the call, which tries again where the system is short of something.
-    const auto make = [this, is_mirror = handle.process == process_] { return std::make_unique<SendComm>(device(is_mirror)); };
+    const auto make = [this, is_mirror = handle.process == process_] {
+      return std::make_unique<SendComm>(device(is_mirror));
+    };
     const std::lock_guard lock(mutex_);
     if (!settings_) throw host::HostError("the plugin was not initialised");
-    call = new host::HandshakeConnector(std::move(addresses), planes_[0].scope_id(), handle.port, settings_->secret, handle.token, make);
+    call = new host::HandshakeConnector(std::move(addresses), planes_[0].scope_id(), handle.port, settings_->secret,
+                                        handle.token, make);
     std::erase_if(connectors_, [](host::HandshakeConnector* old) {
-      const std::unique_ptr<host::HandshakeConnector> taken(old->is_abandoned() ? old : nullptr);  // NCCL gave up, and does not say so
+      const std::unique_ptr<host::HandshakeConnector> taken(
+          old->is_abandoned() ? old : nullptr);  // NCCL gave up, and does not say so
       return taken != nullptr;
     });
     connectors_.insert(call);

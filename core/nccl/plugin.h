@@ -74,13 +74,13 @@ class Plugin {
   void check_process() const;
 
   Logger logger_;
-  std::mutex mutex_;                        // for what follows
+  std::mutex mutex_;  // for what follows
   std::uint32_t communicators_ = 0;
   std::optional<host::HostSettings> settings_;
   std::vector<host::LocalPlane> planes_;
   std::uint32_t lanes_ = 1;
   Properties properties_;
-  std::set<std::string> pci_paths_;         // all that were ever told: NCCL keeps no copy
+  std::set<std::string> pci_paths_;  // all that were ever told: NCCL keeps no copy
   Devices devices_;
   std::set<host::HandshakeConnector*> connectors_;
   std::uint64_t process_;

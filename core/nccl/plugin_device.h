@@ -10,8 +10,8 @@
 #include "control/control_server.h"
 #include "host/fabric_host.h"
 #include "host/node.h"
-#include "nccl/submit_queue.h"
 #include "nccl/logger.h"
+#include "nccl/submit_queue.h"
 
 namespace softmrc::nccl {
 
@@ -19,11 +19,16 @@ constexpr Duration max_linger = seconds(4);
 
 class PluginDevice {
  public:
-  PluginDevice(const host::HostSettings& settings, std::vector<host::LocalPlane> planes, std::uint32_t lanes, const Logger& words)
-      : node_(settings, std::move(planes), lanes), secret_(settings.secret), fabric_(settings.fabric), logger_(words),
+  PluginDevice(const host::HostSettings& settings, std::vector<host::LocalPlane> planes, std::uint32_t lanes,
+               const Logger& words)
+      : node_(settings, std::move(planes), lanes),
+        secret_(settings.secret),
+        fabric_(settings.fabric),
+        logger_(words),
         control_(control::open_control(node_, "nccl", settings.control, &bursts_)) {
     try {
-      for (std::uint32_t lane = 0; lane < lanes; ++lane) submit_queues_.push_back(std::make_unique<SubmitQueue>(node_, lane));
+      for (std::uint32_t lane = 0; lane < lanes; ++lane)
+        submit_queues_.push_back(std::make_unique<SubmitQueue>(node_, lane));
     } catch (...) {  // one lane could not be opened, and those before it run
       close();
       throw;
@@ -41,9 +46,11 @@ class PluginDevice {
   control::BurstLog& bursts() { return bursts_; }
   const std::string& secret() const { return secret_; }
   // In a fabric, where addresses of planes are for paths; else those are for TCP as well.
-  std::optional<wire::Ipv6> tcp_address() const { return fabric_ ? std::optional(fabric_->host_address()) : std::nullopt; }
-  // Where the next comm of a direction has its home. NCCL makes those of its channels in their order, so that a channel sends
-  // and receives by one lane, and every channel by another.
+  std::optional<wire::Ipv6> tcp_address() const {
+    return fabric_ ? std::optional(fabric_->host_address()) : std::nullopt;
+  }
+  // Where the next comm of a direction has its home. NCCL makes those of its channels in their order, so that a channel
+  // sends and receives by one lane, and every channel by another.
   std::uint32_t next_primary_lane(bool is_sender) { return primary_lanes_[is_sender]++ % lanes(); }
   // Lets everybody go; peers are still answered for a little while.
   void close() { node_.device().close(); }

@@ -65,8 +65,8 @@ Result ReceiveComm::receive(void* data, std::size_t size, const MemoryHandle& me
 
 void ReceiveComm::grant(std::uint32_t at, std::uint64_t number) {
   Slot& slot = slots_[at];
-  outgoing_[at] = {number, reinterpret_cast<std::uintptr_t>(slot.data), freed_.load(std::memory_order_relaxed), slot.memory->rkey,
-                   static_cast<std::uint32_t>(std::min(slot.size, max_message))};
+  outgoing_[at] = {number, reinterpret_cast<std::uintptr_t>(slot.data), freed_.load(std::memory_order_relaxed),
+                   slot.memory->rkey, static_cast<std::uint32_t>(std::min(slot.size, max_message))};
   slot.is_granting.store(true, std::memory_order_relaxed);
   slot.order.request.wr_id = at;
   slot.order.request.data = reinterpret_cast<const std::uint8_t*>(&outgoing_[at]);
@@ -81,7 +81,8 @@ void ReceiveComm::grant(std::uint32_t at, std::uint64_t number) {
 Result ReceiveComm::test(std::uint32_t at, int* is_done, int* size) {
   Slot& slot = slots_[at];
   if (!(slot.state.load(std::memory_order_acquire) & done)) {
-    if (!has_failed() && device_->submit_queue(qps_[0].lane).lane().is_closed()) fail(Result::internal_error, "the device is closed " + node_.device().failure());
+    if (!has_failed() && device_->submit_queue(qps_[0].lane).lane().is_closed())
+      fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return has_failed() ? report() : Result::success;
   }
   *is_done = 1;
@@ -108,7 +109,9 @@ void ReceiveComm::copy_from_eager(std::uint32_t at) {
   Slot& slot = slots_[at];
   const std::uint64_t length = slot.bytes.load(std::memory_order_relaxed);
   if (has_failed()) return;
-  if (length > slot.size) return fail(Result::invalid_usage, "peer " + peer_ + " sent " + std::to_string(length) + " bytes to a receive of " + std::to_string(slot.size));
+  if (length > slot.size)
+    return fail(Result::invalid_usage, "peer " + peer_ + " sent " + std::to_string(length) + " bytes to a receive of " +
+                                           std::to_string(slot.size));
   if (length) std::memcpy(slot.data, eager_buffer_ + std::size_t{at % eager_slots} * eager_bytes, length);
   slot.state.fetch_or(done, std::memory_order_release);
 }
@@ -122,7 +125,8 @@ void ReceiveComm::on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t
   Slot& slot = slots_[at];
   const std::uint64_t ahead = (note.number - freed_.load(std::memory_order_acquire)) & 0xFFFF;
   if (ahead >= slots) return nonsense();
-  if (note.sent == SendKind::too_long) return fail(Result::invalid_usage, "peer " + peer_ + " sends more than the receive holds");
+  if (note.sent == SendKind::too_long)
+    return fail(Result::invalid_usage, "peer " + peer_ + " sends more than the receive holds");
   if (note.sent == SendKind::eager) {
     if (end != 0 || note.parts != 1 || length > eager_bytes || ahead >= eager_slots) return nonsense();
     if (slot.state.load(std::memory_order_acquire) & (eager | done)) return nonsense();
@@ -130,13 +134,17 @@ void ReceiveComm::on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t
     if (slot.state.fetch_or(eager, std::memory_order_acq_rel) & posted) copy_from_eager(at);
     return;
   }
-  if (note.sent != SendKind::granted || (slot.state.load(std::memory_order_acquire) & (posted | eager | done)) != posted) return nonsense();
+  if (note.sent != SendKind::granted ||
+      (slot.state.load(std::memory_order_acquire) & (posted | eager | done)) != posted)
+    return nonsense();
   slot.bytes.fetch_add(length, std::memory_order_relaxed);
   if (slot.parts.fetch_add(1, std::memory_order_acq_rel) + 1 != note.parts) return;
   if (slot.bytes.load(std::memory_order_relaxed) > slot.size) return nonsense();
   slot.state.fetch_or(done, std::memory_order_release);
 }
 
-void ReceiveComm::on_written(std::uint64_t wr_id) { slots_[wr_id % slots].is_granting.store(false, std::memory_order_release); }
+void ReceiveComm::on_written(std::uint64_t wr_id) {
+  slots_[wr_id % slots].is_granting.store(false, std::memory_order_release);
+}
 
 }  // namespace softmrc::nccl

@@ -4,12 +4,13 @@
 namespace softmrc::nccl {
 namespace {
 
-constexpr std::size_t small_message = 16 << 10;    // goes by the home lane
+constexpr std::size_t small_message = 16 << 10;  // goes by the home lane
 constexpr std::size_t smallest_part = 128 << 10;
 
 }  // namespace
 
-SendComm::SendComm(std::shared_ptr<PluginDevice> device) : Comm(std::move(device)), ring_(std::make_unique<std::array<Grant, slots>>()) {
+SendComm::SendComm(std::shared_ptr<PluginDevice> device)
+    : Comm(std::move(device)), ring_(std::make_unique<std::array<Grant, slots>>()) {
   for (Slot& slot : slots_)
     for (SendOrder& order : slot.orders) order.comm = this;
 }
@@ -105,12 +106,13 @@ void SendComm::send_granted(Slot& slot, std::uint8_t* data, std::size_t size, co
   for (std::uint32_t part = 0; part < parts; ++part) {
     const std::size_t at = part * step;
     const auto end = static_cast<std::uint32_t>(size <= small_message ? 0 : (number + part) % qps_.size());
-    submit_part(slot, part, end, data + at, std::min(step, size - at), grant.address + at, grant.rkey, {number, parts, SendKind::granted});
+    submit_part(slot, part, end, data + at, std::min(step, size - at), grant.address + at, grant.rkey,
+                {number, parts, SendKind::granted});
   }
 }
 
-void SendComm::submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, const std::uint8_t* data, std::size_t size, std::uint64_t va,
-                           std::uint32_t rkey, const ImmData& note) {
+void SendComm::submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, const std::uint8_t* data,
+                           std::size_t size, std::uint64_t va, std::uint32_t rkey, const ImmData& note) {
   SendOrder& order = slot.orders[part];
   order.end = end;
   order.request.wr_id = note.number % slots | (note.sent == SendKind::too_long ? too_long_mark : 0);
@@ -126,7 +128,8 @@ void SendComm::submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, co
 Result SendComm::test(std::uint32_t number, int* is_done, int* size) {
   Slot& slot = slots_[number];
   if (slot.left.load(std::memory_order_acquire) != 0) {
-    if (!has_failed() && device_->submit_queue(qps_[0].lane).lane().is_closed()) fail(Result::internal_error, "the device is closed " + node_.device().failure());
+    if (!has_failed() && device_->submit_queue(qps_[0].lane).lane().is_closed())
+      fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return has_failed() ? report() : Result::success;
   }
   *is_done = 1;
@@ -151,8 +154,9 @@ bool SendComm::uses(const MemoryHandle& memory) const {
 void SendComm::on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t length) {
   const Grant grant = (*ring_)[imm % slots];
   const std::uint64_t known = granted_.load(std::memory_order_relaxed);
-  const bool makes_sense = end == 0 && length == sizeof(Grant) && (grant.sequence & 0xFFFF) == imm && grant.sequence >= known &&
-                           grant.sequence < next_.load(std::memory_order_relaxed) + slots && grant.freed <= grant.sequence;
+  const bool makes_sense = end == 0 && length == sizeof(Grant) && (grant.sequence & 0xFFFF) == imm &&
+                           grant.sequence >= known && grant.sequence < next_.load(std::memory_order_relaxed) + slots &&
+                           grant.freed <= grant.sequence;
   if (!makes_sense) return fail(Result::remote_error, "peer " + peer_ + " granted what makes no sense");
   grants_[imm % slots] = grant;
   freed_.store(std::max(grant.freed, freed_.load(std::memory_order_relaxed)), std::memory_order_release);
@@ -160,7 +164,8 @@ void SendComm::on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t le
 }
 
 void SendComm::on_written(std::uint64_t wr_id) {
-  if (wr_id & too_long_mark) return fail(Result::invalid_usage, "a send is longer than the receive that it belongs to, at peer " + peer_);
+  if (wr_id & too_long_mark)
+    return fail(Result::invalid_usage, "a send is longer than the receive that it belongs to, at peer " + peer_);
   slots_[wr_id % slots].left.fetch_sub(1, std::memory_order_release);
 }
 

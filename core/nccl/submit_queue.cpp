@@ -8,7 +8,8 @@ namespace softmrc::nccl {
 
 constexpr Duration check_interval = milliseconds(200);
 
-SubmitQueue::SubmitQueue(host::Node& node, std::uint32_t lane) : lane_(node.device().lane(lane)), cq_(node.device().part_of_cq(node.cq(), lane)) {
+SubmitQueue::SubmitQueue(host::Node& node, std::uint32_t lane)
+    : lane_(node.device().lane(lane)), cq_(node.device().part_of_cq(node.cq(), lane)) {
   lane_.add_progress_handler(this);
 }
 
@@ -37,7 +38,8 @@ bool SubmitQueue::progress(proto::Endpoint& engine, Time now) {
   while (const std::size_t count = engine.poll_completions(cq_, found)) {
     worked = true;
     for (std::size_t i = 0; i < count; ++i)
-      if (const auto owner = owners_.find(found[i].qpn); owner != owners_.end()) owner->second.comm->on_completion(engine, now, owner->second.end, found[i]);
+      if (const auto owner = owners_.find(found[i].qpn); owner != owners_.end())
+        owner->second.comm->on_completion(engine, now, owner->second.end, found[i]);
   }
   if (now >= next_check_at_) {
     next_check_at_ = now + check_interval;

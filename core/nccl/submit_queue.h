@@ -1,5 +1,5 @@
-// Carries what NCCL's threads ask for into a lane, and what happens there back to whom it belongs. Who asks only links an
-// order to a list and, if the lane sleeps, wakes it; everything else happens in the lane's own thread.
+// Carries what NCCL's threads ask for into a lane, and what happens there back to whom it belongs. Who asks only links
+// an order to a list and, if the lane sleeps, wakes it; everything else happens in the lane's own thread.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@ namespace softmrc::nccl {
 
 class Comm;
 
-// Something to be written by one end of a comm, or that end's end. It belongs to the comm, which does not ask for it again before it has
-// been carried out.
+// Something to be written by one end of a comm, or that end's end. It belongs to the comm, which does not ask for it
+// again before it has been carried out.
 struct SendOrder {
   SendOrder* next = nullptr;
   Comm* comm = nullptr;
@@ -34,8 +34,9 @@ class SubmitQueue final : public proto::ProgressHandler {
   }
 
   udp::Lane& lane() { return lane_; }
-  // With the engine to oneself. A comm's completions are its own from here on, until it is removed. An end that fails gives
-  // orders to all others: only when a comm is removed from all its lanes, and what they have is carried out, is none of its own left.
+  // With the engine to oneself. A comm's completions are its own from here on, until it is removed. An end that fails
+  // gives orders to all others: only when a comm is removed from all its lanes, and what they have is carried out, is
+  // none of its own left.
   void add(std::uint32_t qpn, Comm& comm, std::uint32_t end) { owners_[qpn] = {&comm, end}; }
   void remove(std::uint32_t qpn) { owners_.erase(qpn); }
   bool drain(proto::Endpoint& engine, Time now);
@@ -53,7 +54,7 @@ class SubmitQueue final : public proto::ProgressHandler {
   const std::uint32_t cq_;
   std::atomic<SendOrder*> orders_{nullptr};  // the newest first
   std::unordered_map<std::uint32_t, QpOwner> owners_;
-  Time next_check_at_{};                      // when comms that wait are looked at next
+  Time next_check_at_{};  // when comms that wait are looked at next
 };
 
 }  // namespace softmrc::nccl

@@ -1,4 +1,5 @@
-// The tables that NCCL looks up by name. All are the same calls; what a version adds to their arguments is dropped here.
+// The tables that NCCL looks up by name. All are the same calls; what a version adds to their arguments is dropped
+// here.
 #include <cstring>
 #include <exception>
 
@@ -118,8 +119,12 @@ Result connect(int device, void* handle, void** comm, void** device_comm) {
   });
 }
 
-Result connect_with_config(int device, void*, void* handle, void** comm, void** device_comm) { return connect(device, handle, comm, device_comm); }
-Result connect_in_context(void*, int device, void* handle, void** comm, void** device_comm) { return connect(device, handle, comm, device_comm); }
+Result connect_with_config(int device, void*, void* handle, void** comm, void** device_comm) {
+  return connect(device, handle, comm, device_comm);
+}
+Result connect_in_context(void*, int device, void* handle, void** comm, void** device_comm) {
+  return connect(device, handle, comm, device_comm);
+}
 
 Result accept(void* listen_comm, void** comm, void** device_comm) {
   *comm = nullptr;
@@ -166,7 +171,8 @@ Result deregister_memory(void* comm, void* memory) {
 
 Result send_any(void* comm, void* data, std::size_t size, void** request) {
   *request = nullptr;
-  if (size > max_message) return refuse("a message has " + std::to_string(size) + " bytes; allowed: at most " + std::to_string(max_message));
+  if (size > max_message)
+    return refuse("a message has " + std::to_string(size) + " bytes; allowed: at most " + std::to_string(max_message));
   return guarded([&] {
     Request* made = nullptr;
     const Result result = static_cast<SendComm*>(static_cast<Comm*>(comm))->send(data, size, &made);
@@ -177,10 +183,12 @@ Result send_any(void* comm, void* data, std::size_t size, void** request) {
 
 Result receive_any(void* comm, int count, void** data, std::size_t size, void** memories, void** request) {
   *request = nullptr;
-  if (count != 1 || !memories || !memories[0]) return refuse("a receive has " + std::to_string(count) + " buffers; allowed: 1, of registered memory");
+  if (count != 1 || !memories || !memories[0])
+    return refuse("a receive has " + std::to_string(count) + " buffers; allowed: 1, of registered memory");
   return guarded([&] {
     Request* made = nullptr;
-    const Result result = static_cast<ReceiveComm*>(static_cast<Comm*>(comm))->receive(data[0], size, *static_cast<const MemoryHandle*>(memories[0]), &made);
+    const Result result = static_cast<ReceiveComm*>(static_cast<Comm*>(comm))
+                              ->receive(data[0], size, *static_cast<const MemoryHandle*>(memories[0]), &made);
     *request = made;
     return result;
   });
@@ -189,8 +197,12 @@ Result receive_any(void* comm, int count, void** data, std::size_t size, void** 
 Result send_v8(void* comm, void* data, int size, int, void*, void** request) {
   return send_any(comm, data, static_cast<std::size_t>(std::max(size, 0)), request);
 }
-Result send_v9(void* comm, void* data, std::size_t size, int, void*, void** request) { return send_any(comm, data, size, request); }
-Result send_v10(void* comm, void* data, std::size_t size, int, void*, void*, void** request) { return send_any(comm, data, size, request); }
+Result send_v9(void* comm, void* data, std::size_t size, int, void*, void** request) {
+  return send_any(comm, data, size, request);
+}
+Result send_v10(void* comm, void* data, std::size_t size, int, void*, void*, void** request) {
+  return send_any(comm, data, size, request);
+}
 
 Result receive_v8(void* comm, int count, void** data, int* sizes, int*, void** memories, void** request) {
   return receive_any(comm, count, data, static_cast<std::size_t>(std::max(sizes[0], 0)), memories, request);
@@ -198,7 +210,8 @@ Result receive_v8(void* comm, int count, void** data, int* sizes, int*, void** m
 Result receive_v9(void* comm, int count, void** data, std::size_t* sizes, int*, void** memories, void** request) {
   return receive_any(comm, count, data, sizes[0], memories, request);
 }
-Result receive_v10(void* comm, int count, void** data, std::size_t* sizes, int*, void** memories, void**, void** request) {
+Result receive_v10(void* comm, int count, void** data, std::size_t* sizes, int*, void** memories, void**,
+                   void** request) {
   return receive_any(comm, count, data, sizes[0], memories, request);
 }
 
@@ -226,11 +239,39 @@ constexpr Tail tail{flush, test, close_comm, close_comm, close_listen, nullptr, 
 #define SOFTMRC_EXPORTED extern "C" __attribute__((visibility("default")))
 using namespace softmrc::nccl;
 
-SOFTMRC_EXPORTED const TableV8 ncclNetPlugin_v8{name, begin, devices, properties<PropertiesV8>, listen, connect, middle, send_v8, receive_v8, tail};
-SOFTMRC_EXPORTED const TableV9 ncclNetPlugin_v9{name, begin, devices, properties<PropertiesV9>, listen, connect, middle, send_v9, receive_v9, tail, nullptr};
-SOFTMRC_EXPORTED const TableV10 ncclNetPlugin_v10{name, begin_with_profiler, devices, properties<PropertiesV9>, listen, connect_with_config,
-                                                  middle, send_v10, receive_v10, tail, nullptr};
-SOFTMRC_EXPORTED const TableV11 ncclNetPlugin_v11{name, begin_context, devices, properties<PropertiesV11>, listen_in_context, connect_in_context,
-                                                  middle, send_v10, receive_v10, tail, nullptr, finalize, nullptr};
-SOFTMRC_EXPORTED const TableV12 ncclNetPlugin_v12{name, begin_context, devices, properties<PropertiesV12>, listen_in_context, connect_in_context,
-                                                  middle, send_v10, receive_v10, tail, nullptr, finalize, nullptr};
+SOFTMRC_EXPORTED const TableV8 ncclNetPlugin_v8{
+    name, begin, devices, properties<PropertiesV8>, listen, connect, middle, send_v8, receive_v8, tail};
+SOFTMRC_EXPORTED const TableV9 ncclNetPlugin_v9{
+    name, begin, devices, properties<PropertiesV9>, listen, connect, middle, send_v9, receive_v9, tail, nullptr};
+SOFTMRC_EXPORTED const TableV10 ncclNetPlugin_v10{name,        begin_with_profiler,
+                                                  devices,     properties<PropertiesV9>,
+                                                  listen,      connect_with_config,
+                                                  middle,      send_v10,
+                                                  receive_v10, tail,
+                                                  nullptr};
+SOFTMRC_EXPORTED const TableV11 ncclNetPlugin_v11{name,
+                                                  begin_context,
+                                                  devices,
+                                                  properties<PropertiesV11>,
+                                                  listen_in_context,
+                                                  connect_in_context,
+                                                  middle,
+                                                  send_v10,
+                                                  receive_v10,
+                                                  tail,
+                                                  nullptr,
+                                                  finalize,
+                                                  nullptr};
+SOFTMRC_EXPORTED const TableV12 ncclNetPlugin_v12{name,
+                                                  begin_context,
+                                                  devices,
+                                                  properties<PropertiesV12>,
+                                                  listen_in_context,
+                                                  connect_in_context,
+                                                  middle,
+                                                  send_v10,
+                                                  receive_v10,
+                                                  tail,
+                                                  nullptr,
+                                                  finalize,
+                                                  nullptr};

@@ -52,8 +52,8 @@ class AckGenerator {
       held_back_ = trigger;
     }
   }
-  // When the gap after the last SACK is over, if one waits for that: a sender whose window is full sends nothing more that
-  // could call for it.
+  // When the gap after the last SACK is over, if one waits for that: a sender whose window is full sends nothing more
+  // that could call for it.
   Time deadline() const { return is_held_back() ? last_at_ + gap_ : Time::never(); }
   void on_timer(Time now) {
     if (deadline() <= now) owe_plain(now, held_back_);
@@ -71,8 +71,8 @@ class AckGenerator {
   // A refusal of the request itself; it outlives the queue pair's fall into error.
   void nak(const Trigger& trigger, wire::Syndrome syndrome) { keep(Reply::Kind::ack, trigger).syndrome = syndrome; }
 
-  // With this SACK nothing is left to report: of the plain ones that were asked for, none need follow; or one, to answer
-  // the packet that asked, if this was not it.
+  // With this SACK nothing is left to report: of the plain ones that were asked for, none need follow; or one, to
+  // answer the packet that asked, if this was not it.
   void on_all_reported(const Reply& told) {
     const bool is_plain = told.mark == wire::Mark::none && !told.answers_probe;
     plain_owed_ = is_plain ? 0 : std::min(plain_owed_, 1u);
@@ -80,7 +80,9 @@ class AckGenerator {
 
   bool empty() const { return kept_.empty() && !plain_owed_ && !ack_wanted_; }
   // Where what the next reply is for came in.
-  std::uint8_t next_port() const { return !kept_.empty() ? kept_.front().trigger.port : plain_owed_ ? plain_.port : ack_port_; }
+  std::uint8_t next_port() const {
+    return !kept_.empty() ? kept_.front().trigger.port : plain_owed_ ? plain_.port : ack_port_;
+  }
 
   Reply take() {
     Reply r;
@@ -103,7 +105,9 @@ class AckGenerator {
   static constexpr std::size_t max_kept = 1024;
 
   // Where packets come fast, as often as bytes say would be more often than anybody needs to know.
-  bool is_due(Time now) const { return counted_ >= threshold_ && (now - last_at_ >= gap_ || counted_ / 4 >= threshold_); }
+  bool is_due(Time now) const {
+    return counted_ >= threshold_ && (now - last_at_ >= gap_ || counted_ / 4 >= threshold_);
+  }
   bool is_held_back() const { return counted_ >= threshold_; }
   void owe_plain(Time now, const Trigger& trigger) {
     last_at_ = now;
@@ -125,7 +129,7 @@ class AckGenerator {
   std::uint32_t counted_ = 0;
   Duration gap_;
   Time last_at_ = Time::long_ago();
-  Trigger held_back_;               // what the SACK that waits for the gap to end is about
+  Trigger held_back_;  // what the SACK that waits for the gap to end is about
   Ring<Reply> kept_;
   Trigger plain_;
   std::uint32_t plain_owed_ = 0;

@@ -9,13 +9,13 @@ namespace softmrc::proto {
 
 enum class CompletionStatus : std::uint8_t {
   success,
-  flushed,            // the queue pair went to error before this one's turn
-  retry_exceeded,     // the peer stopped answering
-  remote_access,      // the peer refused the key or the address
-  remote_invalid,     // the peer could not make sense of the request
-  remote_operation,   // the peer had no receive posted
-  local_protocol,     // the peer asked us for something that is not allowed
-  peer_error,         // the peer's queue pair is in error
+  flushed,           // the queue pair went to error before this one's turn
+  retry_exceeded,    // the peer stopped answering
+  remote_access,     // the peer refused the key or the address
+  remote_invalid,    // the peer could not make sense of the request
+  remote_operation,  // the peer had no receive posted
+  local_protocol,    // the peer asked us for something that is not allowed
+  peer_error,        // the peer's queue pair is in error
 };
 
 enum class CompletionKind : std::uint8_t { write, write_imm, receive_imm };

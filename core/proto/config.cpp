@@ -35,8 +35,7 @@ MaybeError validate_entries(const EvProfile& profile, std::uint32_t ports) {
 MaybeError validate_layout(const EvProfile& profile) {
   const wire::EvLayout& layout = profile.layout;
   if (profile.mode == EvMode::automatic) {
-    if (profile.is_wide())
-      return refused("format", "SRV6", "UDP or STEV with mode AUTOMATIC, which knows no paths");
+    if (profile.is_wide()) return refused("format", "SRV6", "UDP or STEV with mode AUTOMATIC, which knows no paths");
     if (!layout.fields.empty()) return refused("fields", layout.fields.size(), "none with mode AUTOMATIC");
   }
   if (profile.mode == EvMode::generated && layout.fields.empty())
@@ -56,8 +55,10 @@ MaybeError validate(const EndpointConfig& config) {
 
 MaybeError validate(const EvProfile& profile, std::uint32_t ports) {
   if (auto v = within_bounds(profile)) return v;
-  if (profile.count % ports) return refused("count", profile.count, "a multiple of the " + std::to_string(ports) + " ports");
-  if (profile.spares % ports) return refused("spares", profile.spares, "a multiple of the " + std::to_string(ports) + " ports");
+  if (profile.count % ports)
+    return refused("count", profile.count, "a multiple of the " + std::to_string(ports) + " ports");
+  if (profile.spares % ports)
+    return refused("spares", profile.spares, "a multiple of the " + std::to_string(ports) + " ports");
   if (auto v = within("spares", profile.spares, 0u, max_evs - profile.count)) return v;
   if (auto v = within("min_active", profile.min_active, 0u, profile.count)) return v;
   if (auto v = validate_layout(profile)) return v;
@@ -69,9 +70,11 @@ MaybeError validate(const EvProfile& profile, std::uint32_t ports) {
 MaybeError validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes) {
   const bool needs_bytes = profile.is_wide() || !profile.layout.fields.empty();
   if (is_bytes && (needs_bytes || profile.mode == EvMode::explicit_)) return std::nullopt;
-  if (needs_bytes) return refused(field, value, "1 to 32 bytes, which the format and the fields of this profile expand");
+  if (needs_bytes)
+    return refused(field, value, "1 to 32 bytes, which the format and the fields of this profile expand");
   if (is_bytes) return refused(field, "bytes", "a number: this profile has neither fields nor the SRV6 format");
-  if (profile.format == wire::EvFormat::udp && value > 0xFFFF) return refused(field, value, "0 to 65535, a UDP source port");
+  if (profile.format == wire::EvFormat::udp && value > 0xFFFF)
+    return refused(field, value, "0 to 65535, a UDP source port");
   return std::nullopt;
 }
 

@@ -62,7 +62,8 @@ struct EvProfile {
         setting("min_active", &P::min_active, 0, max_evs, "0: a quarter of count"),
         setting("value_bits", &P::value_bits, 1, 32, "width of a value drawn automatically"),
         setting("spray_quantum", &P::spray_quantum, 1, 64, "packets in a row that may share an EV"),
-        setting("skips_congested", &P::skips_congested, "False: oblivious spraying, which a mark or a trim does not steer"),
+        setting("skips_congested", &P::skips_congested,
+                "False: oblivious spraying, which a mark or a trim does not steer"),
         setting("leaves_slow_ports", &P::leaves_slow_ports, "steer by round trips, where nothing marks congestion"),
         setting("format", &P::format, "where the network reads the entropy"),
     };
@@ -70,7 +71,9 @@ struct EvProfile {
 
   std::uint32_t floor() const { return min_active ? min_active : count / 4; }
   bool is_wide() const { return format == wire::EvFormat::srv6; }
-  wire::EvBytes expanded(const wire::EvBytes& ev) const { return layout.fields.empty() ? ev : wire::expand(layout, ev); }
+  wire::EvBytes expanded(const wire::EvBytes& ev) const {
+    return layout.fields.empty() ? ev : wire::expand(layout, ev);
+  }
   // What a controller's or a generated EV is to packets; a wide one needs a number to be carried by.
   EvPath path_of(const wire::EvBytes& ev, std::uint32_t number) const {
     const wire::EvBytes value = expanded(ev);
@@ -160,7 +163,8 @@ struct RtsAttributes {
         setting("mpr", &A::mpr, smallest_mpr, 255, "window that the peer offered, in units of 128 PSNs"),
         setting("timeout", &A::timeout, 0, 24, "1.024 µs · 2^timeout"),
         setting("retry_linear", &A::retry_linear, 0, 7, "timeouts of that length"),
-        setting("retry_exponential", &A::retry_exponential, 0, retry_forever, "and of twice the length of the one before; 25: for ever"),
+        setting("retry_exponential", &A::retry_exponential, 0, retry_forever,
+                "and of twice the length of the one before; 25: for ever"),
         setting("max_send_wr", &A::max_send_wr, 1, 32000, "messages that may wait or be under way"),
     };
   }
@@ -189,9 +193,11 @@ struct EndpointConfig {
     using C = EndpointConfig;
     return std::tuple{
         setting("seed", &C::seed, "of everything that is drawn"),
-        setting("secret", &C::secret, "what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it"),
+        setting("secret", &C::secret,
+                "what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it"),
         setting("ports", &C::ports, 1, max_ports, "of this node, each on a plane of its own"),
-        setting("sack_threshold_bytes", &C::sack_threshold_bytes, 1, 1 << 24, "that arrive before a SACK is sent unsolicited"),
+        setting("sack_threshold_bytes", &C::sack_threshold_bytes, 1, 1 << 24,
+                "that arrive before a SACK is sent unsolicited"),
         setting("sack_gap_us", &C::sack_gap, Duration{0}, seconds(1),
                 "between two that are sent unasked, at least, unless four times the threshold has arrived"),
         setting("sack_first_packet", &C::sack_first_packet, "acknowledge a queue pair's very first packet at once"),
@@ -200,12 +206,15 @@ struct EndpointConfig {
         setting("peer_trim_nack", &C::peer_trim_nack, "the peers can; if not, data is marked NO_TRIM"),
         setting("announces_ports", &C::announces_ports,
                 "tell every peer at first how our ports are: it may have known another process here"),
-        setting("proves_addresses", &C::proves_addresses, "send data to a plane of a peer only after it has answered there"),
-        setting("probe_interval_us", &C::probe_interval, microseconds(1), seconds(60), "between probes of a withdrawn EV, at first"),
+        setting("proves_addresses", &C::proves_addresses,
+                "send data to a plane of a peer only after it has answered there"),
+        setting("probe_interval_us", &C::probe_interval, microseconds(1), seconds(60),
+                "between probes of a withdrawn EV, at first"),
         setting("probe_interval_max_us", &C::probe_interval_max, microseconds(1), seconds(3600), "and at last"),
         setting("revival_answers", &C::revival_answers, 1, 100, "probes in a row whose answers bring an EV back"),
-        setting("answers_per_s", &C::answers_per_s, 0, 10'000'000,
-                "to requests of nodes, for all peers together, and a tenth of that to each peer besides; 0: any number"),
+        setting(
+            "answers_per_s", &C::answers_per_s, 0, 10'000'000,
+            "to requests of nodes, for all peers together, and a tenth of that to each peer besides; 0: any number"),
         setting("max_events", &C::max_events, 1, 1 << 20, "older events are dropped, and counted, beyond this"),
     };
   }

@@ -17,7 +17,10 @@ MaybeError bad_value(const char* field, std::uint64_t value, std::string allowed
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), event_log_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1),
+    : config_(config),
+      event_log_(config.max_events),
+      probe_ids_(config.seed, "probes"),
+      up_ports_((1u << config.ports) - 1),
       path_validation_({config.secret, config.seed}) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
@@ -69,7 +72,8 @@ bool Endpoint::reserve(const QpnReservation& reserve, LazyAccept& owner) {
 
 MaybeError Endpoint::create_qp(std::uint32_t qpn, const LazyAccept* by) {
   if (qpn < 3 || qpn > 0xFFFFFF) return bad_value("qpn", qpn, "3 to 16777215");
-  if (qpns_.find(qpn) || reservations_.owner_of_qpn(qpn) != by) return bad_moment("qpn", qpn, "a number that is not in use");
+  if (qpns_.find(qpn) || reservations_.owner_of_qpn(qpn) != by)
+    return bad_moment("qpn", qpn, "a number that is not in use");
   std::uint32_t slot = static_cast<std::uint32_t>(slots_.size());
   if (free_slots_.empty()) {
     slots_.emplace_back();
@@ -122,15 +126,14 @@ MaybeError Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes
   }
   // It may have begun anew without our noticing, and believe that every port is up.
   const std::uint32_t all = (1u << config_.ports) - 1;
-  const bool is_due = up_ports_ != all || (peer.announced_ports & all) != up_ports_ || (is_new && config_.announces_ports);
+  const bool is_due = up_ports_ != all || (peer.announced_ports & all) != up_ports_ ||
+                      (is_new && config_.announces_ports);
   if (is_due) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
 
 bool Endpoint::has_working_qp(std::uint32_t peer) {
-  const auto works = [&](const QueuePair* pair) {
-    return pair && pair->peer() == peer && pair->is_working();
-  };
+  const auto works = [&](const QueuePair* pair) { return pair && pair->peer() == peer && pair->is_working(); };
   if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
   return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
 }
@@ -170,7 +173,8 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
     }
   }
   for (PendingProbe& probe : pending_probes_)
-    if (probe.owner == PendingProbe::Owner::queue_pair && probe.slot == *slot) probe.owner = PendingProbe::Owner::settled;
+    if (probe.owner == PendingProbe::Owner::queue_pair && probe.slot == *slot)
+      probe.owner = PendingProbe::Owner::settled;
   slots_[*slot] = Slot{};
   free_slots_.push_back(*slot);
   qpns_.erase(qpn);
@@ -202,7 +206,8 @@ std::optional<QpState> Endpoint::qp_state(std::uint32_t qpn) const {
   return pair ? pair->state() : QpState::reset;
 }
 
-void Endpoint::refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival) {
+void Endpoint::refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth,
+                      const Arrival& arrival) {
   ++counter;
   Event e;
   e.at_ps = now.ps;
@@ -240,11 +245,13 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  if (!unreachable_probes_.empty()) [[unlikely]] unreachable_probes_.on_heard(arrival.peer);
+  if (!unreachable_probes_.empty()) [[unlikely]]
+    unreachable_probes_.on_heard(arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, event_log_.stats.refused_malformed, &packet.bth, arrival);
   const bool may_be_new = !path_validation_.empty() && peers_.contains(arrival.peer);
-  if (may_be_new && !(peers_[arrival.peer].validated_ports >> arrival.port & 1)) [[unlikely]] path_validation_.on_heard(now, arrival.peer);
+  if (may_be_new && !(peers_[arrival.peer].validated_ports >> arrival.port & 1)) [[unlikely]]
+    path_validation_.on_heard(now, arrival.peer);
   if (packet.bth.dqp == wire::endpoint_qpn) {
     if (!peers_.contains(arrival.peer))
       return refuse(now, RefusedPacket::unknown_peer, event_log_.stats.refused_unknown_peer, &packet.bth, arrival);
@@ -255,10 +262,12 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
     if (packet.bth.opcode == wire::Opcode::endpoint_response) return handle_response(now, packet, arrival);
   }
   auto slot = qpns_.find(packet.bth.dqp);
-  if (!slot && !reservations_.empty()) [[unlikely]] slot = on_first_packet(now, packet, arrival);
+  if (!slot && !reservations_.empty()) [[unlikely]]
+    slot = on_first_packet(now, packet, arrival);
   const bool is_node_operation = std::holds_alternative<wire::EndpointRequest>(packet.body) ||
                                  std::holds_alternative<wire::EndpointResponse>(packet.body);
-  const auto heard = slot || is_node_operation || !time_wait_ ? TimeWait::Handled::not_ours : time_wait_->handle(packet, arrival);
+  const auto heard = slot || is_node_operation || !time_wait_ ? TimeWait::Handled::not_ours
+                                                              : time_wait_->handle(packet, arrival);
   if (heard == TimeWait::Handled::answered || heard == TimeWait::Handled::refused) ++event_log_.stats.departed_answers;
   if (heard == TimeWait::Handled::answered) return;
   if (heard == TimeWait::Handled::late_answer) {
@@ -277,7 +286,8 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
 
 // What is no question is an answer to nothing that such a queue pair has said.
 std::optional<std::uint32_t> Endpoint::on_first_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  if (!std::holds_alternative<wire::Write>(packet.body) && !std::holds_alternative<wire::Probe>(packet.body)) return std::nullopt;
+  if (!std::holds_alternative<wire::Write>(packet.body) && !std::holds_alternative<wire::Probe>(packet.body))
+    return std::nullopt;
   LazyAccept* owner = reservations_.owner_of_qpn(packet.bth.dqp);
   if (!owner) return std::nullopt;
   owner->on_first_packet(*this, now, arrival.peer, packet.bth.dqp);
@@ -378,7 +388,8 @@ void Endpoint::handle_timeout(Time now) {
     pair->handle_timeout(now);
     after_input(now, entry.slot);
   }
-  while (const auto peer = unreachable_probes_.empty() ? std::nullopt : unreachable_probes_.poll_dead(now)) give_up(now, *peer);
+  while (const auto peer = unreachable_probes_.empty() ? std::nullopt : unreachable_probes_.poll_dead(now))
+    give_up(now, *peer);
   drop_expired(now);
 }
 
@@ -400,7 +411,8 @@ PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& 
   if (!slot || !at(*slot)) return PostStatus::wrong_state;
   const PostStatus status = at(*slot)->post(now, request);
   if (status != PostStatus::ok) return status;
-  if (config_.proves_addresses && peers_[at(*slot)->peer()].validated_ports == 0) path_validation_.resume(now, at(*slot)->peer());
+  if (config_.proves_addresses && peers_[at(*slot)->peer()].validated_ports == 0)
+    path_validation_.resume(now, at(*slot)->peer());
   after_input(now, *slot);
   return PostStatus::ok;
 }
@@ -460,9 +472,9 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       continue;
     }
     const bool may_probe = pair->is_probe_due(now);
-    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, shared_paths_from(pair->peer())) : std::nullopt) {
-      const std::uint16_t id =
-          register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
+    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, shared_paths_from(pair->peer()))
+                                      : std::nullopt) {
+      const std::uint16_t id = register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
       out.qpn = slots_[slot].qpn;
       out.wide = pair->wide_of(*wanted);

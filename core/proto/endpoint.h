@@ -12,21 +12,21 @@
 #include <span>
 #include <vector>
 
-#include "base/prefetch.h"
 #include "base/handles.h"
 #include "base/id_table.h"
+#include "base/prefetch.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/time_wait.h"
-#include "proto/unreachable_probes.h"
 #include "proto/event_log.h"
 #include "proto/memory.h"
-#include "proto/peers.h"
 #include "proto/path_validation.h"
-#include "proto/queue_pair.h"
+#include "proto/peers.h"
 #include "proto/qpn_reservations.h"
+#include "proto/queue_pair.h"
+#include "proto/time_wait.h"
 #include "proto/timers.h"
 #include "proto/transmit.h"
+#include "proto/unreachable_probes.h"
 
 namespace softmrc::proto {
 
@@ -65,7 +65,8 @@ class Endpoint {
   std::uint32_t peers() const { return peers_.known(); }
   // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
   void reset_peer(Time now, std::uint32_t peer);
-  // Keeps numbers for queue pairs and regions that are made later, by whoever keeps them alone. False where some are taken.
+  // Keeps numbers for queue pairs and regions that are made later, by whoever keeps them alone. False where some are
+  // taken.
   bool reserve(const QpnReservation& reserve, LazyAccept& owner);
   void release(const LazyAccept& owner) { reservations_.remove(owner); }
   // `by` is for who has numbers kept.
@@ -126,17 +127,18 @@ class Endpoint {
   void set_port(Time now, std::uint32_t port, bool is_up);
   // The network says that nobody is there. Anybody may say so: it makes us ask, and it shortens our patience.
   void on_unreachable(Time now, std::uint32_t peer);
-  // Whether the driver may answer a question of its own with so many bytes. It counts as several answers, but takes nothing
-  // from those that are short.
+  // Whether the driver may answer a question of its own with so many bytes. It counts as several answers, but takes
+  // nothing from those that are short.
   bool may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes);
-  // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`. False
-  // when there will be none: the port is down, or too many wait for it already.
+  // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`.
+  // False when there will be none: the port is down, or too many wait for it already.
   bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
              TrafficClass traffic_class = TrafficClass::data_no_trim);
-  // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be used.
+  // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be
+  // used.
   void ping(std::uint32_t qpn);
-  // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is set up
-  // and after.
+  // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is
+  // set up and after.
   MaybeError deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
   MaybeError allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
   MaybeError replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value);
@@ -180,7 +182,7 @@ class Endpoint {
     bool is_awaited() const { return owner > Owner::settled; }
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
-    std::uint32_t slot = 0;   // the queue pair's, or the caller's token; of a doubt about one, its number
+    std::uint32_t slot = 0;  // the queue pair's, or the caller's token; of a doubt about one, its number
     std::uint32_t peer = 0;
     ProbeRequest probe;
     Time sent_at{};
@@ -233,8 +235,8 @@ class Endpoint {
   bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   void fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
                     std::uint32_t entropy, Transmit& out);
-  void fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key, std::uint32_t peer,
-                     std::uint8_t port, Transmit& out);
+  void fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key,
+                     std::uint32_t peer, std::uint8_t port, Transmit& out);
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
   void refresh_ports(Time now, std::uint32_t peer);
@@ -259,19 +261,19 @@ class Endpoint {
   Ring<std::uint32_t> reply_list_;
   Ring<std::uint32_t> data_list_;
   Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
-  std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
+  std::uint32_t burst_left_ = 0;    // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
   TokenBucket allowance_;
   TokenBucket long_allowance_;
   std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
   std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;
-  Prng probe_ids_;                                 // which nobody should be able to guess
+  Prng probe_ids_;  // which nobody should be able to guess
   std::uint16_t next_update_id_ = 0;
   std::uint32_t up_ports_ = 0;
   UnreachableProbes unreachable_probes_;
   PathValidation path_validation_;
-  std::unique_ptr<TimeWait> time_wait_;             // null until a queue pair is
+  std::unique_ptr<TimeWait> time_wait_;  // null until a queue pair is
 };
 
 }  // namespace softmrc::proto

@@ -46,11 +46,12 @@ bool Endpoint::may_answer(Time now, TokenBucket& own, TokenBucket& shared, std::
 }
 
 bool Endpoint::may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes) {
-  return may_answer(now, peers_[peer].long_answers, long_allowance_, (bytes + bytes_of_an_answer - 1) / bytes_of_an_answer);
+  return may_answer(now, peers_[peer].long_answers, long_allowance_,
+                    (bytes + bytes_of_an_answer - 1) / bytes_of_an_answer);
 }
 
-// A working queue pair to this peer whose key this is: it vouches for what is said about the peer's ports. One without a key
-// vouches for anything, but only where none has one, or whoever connects without would unlock the others.
+// A working queue pair to this peer whose key this is: it vouches for what is said about the peer's ports. One without
+// a key vouches for anything, but only where none has one, or whoever connects without would unlock the others.
 // spec: port-keys
 const QueuePair* Endpoint::qp_with_key(std::uint32_t peer, std::uint64_t key) {
   const QueuePair* keyless = nullptr;
@@ -142,8 +143,8 @@ void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const 
   const auto meaning = peers_.on_answer(peer, static_cast<std::uint16_t>(packet.bth.psn));
   if (meaning == Peers::Answer::to_nothing)
     refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
-  // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
-  // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
+  // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is
+  // unknown may be very old, or a stranger's: then it is said again once a second at most, but it is said.
   const bool is_unknown = meaning == Peers::Answer::to_nothing;
   if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update.is_pending())) return;
   if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
@@ -156,15 +157,15 @@ void Endpoint::refuse_answer(Time now, const wire::Packet& packet, const Arrival
   const bool has_nonce = std::get<wire::EndpointResponse>(packet.body).key;
   if (path_validation_.on_wrong_answer(arrival.peer, has_nonce))
     refuse(now, RefusedPacket::wrong_proof, event_log_.stats.refused_wrong_proof, &packet.bth, arrival);
-  else
-    refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
+  else refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
 }
 
 void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& response = std::get<wire::EndpointResponse>(packet.body);
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const std::uint16_t ticks = response.timestamp.ticks;
-  if (const auto port = path_validation_.plane_of(now, arrival.peer, {response.key, id, ticks})) return confirm_path(now, arrival.peer, *port);
+  if (const auto port = path_validation_.plane_of(now, arrival.peer, {response.key, id, ticks}))
+    return confirm_path(now, arrival.peer, *port);
   if (path_validation_.is_past(now, arrival.peer, {response.key, id, ticks})) return;
   if (pending_probes_.empty() || response.key) return refuse_answer(now, packet, arrival);
   PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
@@ -193,8 +194,8 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
   }
 }
 
-// Numbers are drawn: an answer must not come from somebody who did not get the question. The table doubles when places are
-// taken, again and again, by probes still worth awaiting.
+// Numbers are drawn: an answer must not come from somebody who did not get the question. The table doubles when places
+// are taken, again and again, by probes still worth awaiting.
 std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
   constexpr int max_draws = 4;
   if (pending_probes_.empty()) pending_probes_.resize(16);
@@ -281,8 +282,9 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
   QueuePair* pair = any_qp_to(answer.peer);
   std::uint32_t open = pair ? pair->open_ports() : ~0u;
   const bool strays = answer.way == Way::any_plane;
-  // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is open
-  // even if others are validated: they may be dead by now at both ends, and each would wait for the other's answer.
+  // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is
+  // open even if others are validated: they may be dead by now at both ends, and each would wait for the other's
+  // answer.
   Peer& peer = peers_[answer.peer];
   if (!strays) open &= peer.validated_ports | 1u << answer.port;
   free_ports &= open;
@@ -304,8 +306,9 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
     port = pair->reply_port(port, ports);
   }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
-  // Who asks us for proof, and hears nothing, leaves no other trace. Where no plane works both ways, or the path that answers
-  // take is dead, it would never end, but for a few copies that may take any plane, and others that take another path.
+  // Who asks us for proof, and hears nothing, leaves no other trace. Where no plane works both ways, or the path that
+  // answers take is dead, it would never end, but for a few copies that may take any plane, and others that take
+  // another path.
   const auto copy = [&](Way way, std::uint8_t from) {
     answers_.push(answer);
     answers_.back().way = way;
@@ -366,7 +369,8 @@ void Endpoint::reset_peer(Time now, std::uint32_t id) {
   unreachable_probes_.remove(id);
   path_validation_.remove(id);
   for (PendingProbe& probe : pending_probes_)
-    if (probe.peer == id && probe.is_awaited() && probe.owner != PendingProbe::Owner::caller) probe.owner = PendingProbe::Owner::settled;
+    if (probe.peer == id && probe.is_awaited() && probe.owner != PendingProbe::Owner::caller)
+      probe.owner = PendingProbe::Owner::settled;
   if (config_.proves_addresses) peer.validated_ports = 0;
   if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   refresh_ports(now, id);
@@ -397,8 +401,8 @@ void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
   }
 }
 
-// What there is to say about ports: how ours are, and what we believe of a peer's. Either goes by planes too that the peer
-// calls dead: the first is news to it, and the second may be wrong.
+// What there is to say about ports: how ours are, and what we believe of a peer's. Either goes by planes too that the
+// peer calls dead: the first is news to it, and the second may be wrong.
 // spec: port-beliefs
 bool Endpoint::poll_port_updates(Time now, std::uint32_t free_ports, Transmit& out) {
   constexpr auto op = wire::EndpointOp::port_status_update;
@@ -412,7 +416,8 @@ bool Endpoint::poll_port_updates(Time now, std::uint32_t free_ports, Transmit& o
       const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
       words->ports = ports ? words->ports & ~(1u << port) : 0;
       if (words == &peer.reminder && ports) {
-        fill_response(op, peer.heard_id, wire::Timestamp{static_cast<std::uint16_t>(peer.heard_ticks.value)}, key_for(id), id, port, out);
+        fill_response(op, peer.heard_id, wire::Timestamp{static_cast<std::uint16_t>(peer.heard_ticks.value)},
+                      key_for(id), id, port, out);
       } else if (ports) {
         fill_request(now, op, peer.update_id, id, port, 0, out);
         ++event_log_.stats.port_updates_sent;
@@ -425,7 +430,8 @@ bool Endpoint::poll_port_updates(Time now, std::uint32_t free_ports, Transmit& o
   return false;
 }
 
-bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token, TrafficClass traffic_class) {
+bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
+                     TrafficClass traffic_class) {
   if (!peers_.contains(peer) || port >= config_.ports) return false;
   if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
   auto& waiting = caller_probes_[port];
@@ -443,7 +449,8 @@ void Endpoint::ping(std::uint32_t qpn) {
   const QueuePair* pair = qp(qpn);
   if (!pair || !pair->is_working()) return;
   if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
-  for (std::uint32_t left = up_ports_ & peers_[pair->peer()].validated_ports & pair->open_ports(); left; left &= left - 1) {
+  for (std::uint32_t left = up_ports_ & peers_[pair->peer()].validated_ports & pair->open_ports(); left;
+       left &= left - 1) {
     const auto port = static_cast<std::uint8_t>(std::countr_zero(left));
     if (caller_probes_[port].size() >= max_caller_probes) continue;
     caller_probes_[port].push({PendingProbe::Owner::suspect, 0, qpn, pair->peer(), {no_ev, port, 0}, Time{}});
@@ -469,7 +476,8 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
   }
   out.traffic_class = probe.traffic_class;
   const Peer& peer = peers_[probe.peer];
-  if (const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) out.wide = pair->wide_of(probe.probe.port, probe.probe.entropy);
+  if (const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr)
+    out.wide = pair->wide_of(probe.probe.port, probe.probe.entropy);
   return true;
 }
 
@@ -495,7 +503,8 @@ bool Endpoint::poll_unreachable_probe(Time now, std::uint32_t free_ports, Transm
     const std::uint32_t ports = peers_[next->peer].validated_ports & (pair ? pair->open_ports() : ~0u);
     if (!(ports >> next->port & 1)) continue;
     unreachable_probes_.on_probed(next->peer);
-    const std::uint16_t id = register_probe({PendingProbe::Owner::suspect, 0, 0, next->peer, {no_ev, next->port, 0}, now});
+    const std::uint16_t id = register_probe(
+        {PendingProbe::Owner::suspect, 0, 0, next->peer, {no_ev, next->port, 0}, now});
     fill_request(now, wire::EndpointOp::ev_probe, id, next->peer, next->port, 0, out);
     if (pair) pair->address_reply(next->port, true, out);
     return true;
@@ -521,7 +530,8 @@ bool Endpoint::poll_challenge(Time now, std::uint32_t free_ports, Transmit& out)
   while (const auto next = path_validation_.poll(now, free_ports, up_ports_, is_worth_it)) {
     QueuePair* pair = any_qp_to(next->peer);
     if (!pair || !(pair->open_ports() >> next->port & 1)) continue;
-    if (!unreachable_probes_.empty()) unreachable_probes_.on_probed(next->peer);  // who is not there answers this as little
+    if (!unreachable_probes_.empty())
+      unreachable_probes_.on_probed(next->peer);  // who is not there answers this as little
     const auto token = path_validation_.issue_token(now, next->peer, next->port, echoes_nonces(next->peer));
     fill_request(now, wire::EndpointOp::ev_probe, token.id, next->peer, next->port, 0, out);
     auto& request = std::get<wire::EndpointRequest>(out.packet.body);

@@ -50,7 +50,7 @@ void EvProber::probe_port_now(std::uint8_t port, Time now) {
 }
 
 std::optional<std::uint16_t> EvProber::next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports,
-                                               Duration round_trip) {
+                                                Duration round_trip) {
   for (WithdrawnEv& p : withdrawn_) {
     if (p.due > now) continue;
     const bool is_live = live_ports >> p.port & 1;

@@ -36,7 +36,8 @@ class EvProber {
   // The EV to probe now, on a port that is live and has room; what was due but stayed unanswered is backed off. A port
   // that is merely busy keeps its patients due: on a loaded port an interval's wait each time would be for ever.
   // An answer is given a round trip to come, however short the interval.
-  std::optional<std::uint16_t> next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration round_trip);
+  std::optional<std::uint16_t> next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports,
+                                        Duration round_trip);
   // True when this answer makes the EV trustworthy again; the caller then removes it.
   bool on_answer(std::uint16_t ev, Time now);
 

@@ -8,9 +8,9 @@
 namespace softmrc::proto {
 
 namespace {
-// So many losses in a row on one port, and nothing acknowledged there since, mean that the port is silent. Where all were on one
-// path it may be that alone; the others are then back as soon as their probes are answered, which costs less than to lose a burst
-// on each of them in turn.
+// So many losses in a row on one port, and nothing acknowledged there since, mean that the port is silent. Where all
+// were on one path it may be that alone; the others are then back as soon as their probes are answered, which costs
+// less than to lose a burst on each of them in turn.
 constexpr std::uint16_t silent_port_strikes = 3;
 // An EV that carried fewer packets than this between two losses is ill rather than unlucky.
 constexpr std::uint8_t healthy_carry = 32;
@@ -95,8 +95,8 @@ std::uint16_t EvSet::draw(std::uint32_t ports) {
   return chosen;
 }
 
-// A port that has lost some of its EVs, and whose others are congested, carries as much less: its lap is shorter, and it
-// does not begin the next one before a whole port has. Without this the paths that are left would queue until the
+// A port that has lost some of its EVs, and whose others are congested, carries as much less: its lap is shorter, and
+// it does not begin the next one before a whole port has. Without this the paths that are left would queue until the
 // congestion window of all planes shrinks.
 // spec: ev-shares
 bool EvSet::must_wait(std::uint32_t at) {
@@ -141,7 +141,8 @@ std::uint16_t EvSet::pick(EvSearch& search, std::uint32_t ports) {
 // `drawn` was not free: it is dealt with, and others are drawn.
 std::uint16_t EvSet::pick_again(EvSearch& search, std::uint32_t ports, std::uint16_t drawn) {
   std::uint32_t count = 0;
-  for (std::uint32_t set = ports; set; set &= set - 1) count += ports_[static_cast<std::size_t>(std::countr_zero(set))].in_rotation;
+  for (std::uint32_t set = ports; set; set &= set - 1)
+    count += ports_[static_cast<std::size_t>(std::countr_zero(set))].in_rotation;
   std::uint16_t suspended = no_ev;
   bool may_repeat = false;
   for (std::uint32_t step = 1;; ++step) {
@@ -285,8 +286,7 @@ bool EvSet::activate_spare(std::uint8_t port) {
 // The port lives after all. What it lost while that was in doubt is made up for now, so that it carries its share.
 void EvSet::clear_strikes(std::uint8_t port) {
   ports_[port].strikes = 0;
-  while (ports_[port].in_rotation < active_per_port_ && activate_spare(port)) {
-  }
+  while (ports_[port].in_rotation < active_per_port_ && activate_spare(port)) {}
 }
 
 bool EvSet::port_fell_silent(std::uint16_t ev, Time sent_at) {

@@ -8,11 +8,11 @@
 // denied        no      the controller                         the controller
 //
 // The rotation is a random permutation of the good and skipped EVs, drawn anew every lap. Each port keeps its own count
-// of the lap, so that an EV whose port is busy does not miss its turn: a port that is always busy still visits all of its
-// paths once a lap. Every port starts with the same number of EVs, and a withdrawn EV is replaced only by a spare of its
-// own port, so ports stay equally loaded.
-// Ports themselves have a memory: when several packets in a row are lost on one port and nothing sent since has been
-// acknowledged there, all of its EVs are withdrawn together instead of one loss at a time.
+// of the lap, so that an EV whose port is busy does not miss its turn: a port that is always busy still visits all of
+// its paths once a lap. Every port starts with the same number of EVs, and a withdrawn EV is replaced only by a spare
+// of its own port, so ports stay equally loaded. Ports themselves have a memory: when several packets in a row are lost
+// on one port and nothing sent since has been acknowledged there, all of its EVs are withdrawn together instead of one
+// loss at a time.
 //
 // Sees facts (this EV was used, acknowledged, lost), never packets.
 #pragma once
@@ -37,26 +37,26 @@ enum class EvState : std::uint8_t { good, skip, assumed_bad, denied };
 constexpr std::uint16_t no_ev = 0xFFFF;
 
 struct Ev {
-  Time unacked_since = Time::never();  // first use since its last acknowledgement
+  Time unacked_since = Time::never();       // first use since its last acknowledgement
   Time suspended_until = Time::long_ago();  // until then a suspended EV is passed over, however often its turn comes
   std::uint32_t value = 0;
   std::uint32_t drops = 0;
-  std::uint16_t place = no_ev;         // in the rotation; no_ev when not in it
+  std::uint16_t place = no_ev;  // in the rotation; no_ev when not in it
   std::uint8_t port = 0;
   EvState state = EvState::good;
-  std::uint8_t damping = 0;            // relapses: each one doubles the wait before it is trusted again
-  std::uint8_t carried = 255;          // acknowledged packets since its last revival, saturating
-  std::uint8_t relapses = 0;           // suspended again soon after: each one doubles the next bar
+  std::uint8_t damping = 0;    // relapses: each one doubles the wait before it is trusted again
+  std::uint8_t carried = 255;  // acknowledged packets since its last revival, saturating
+  std::uint8_t relapses = 0;   // suspended again soon after: each one doubles the next bar
   bool is_spare : 1 = false;
-  bool is_suspended : 1 = false;          // skipped for longer than once
-  bool withdrawn_with_port : 1 = false;     // withdrawn because its whole port fell silent
+  bool is_suspended : 1 = false;         // skipped for longer than once
+  bool withdrawn_with_port : 1 = false;  // withdrawn because its whole port fell silent
 };
 static_assert(sizeof(Ev) == 32);
 
 // One packet's search for a path. However often it looks, it restores one skipped path at most, for the next packet.
 struct EvSearch {
   Time now{};
-  std::uint16_t avoid = no_ev;     // taken only when nothing else is left
+  std::uint16_t avoid = no_ev;  // taken only when nothing else is left
   std::uint16_t restored = no_ev;
 };
 
@@ -83,7 +83,8 @@ class EvSet {
     if (e.carried < 255) ++e.carried;
     PortState& port = ports_[e.port];
     if (sent_at > port.acked_sent_at) port.acked_sent_at = sent_at;
-    if (port.strikes) [[unlikely]] clear_strikes(e.port);
+    if (port.strikes) [[unlikely]]
+      clear_strikes(e.port);
   }
   // A congestion mark: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
@@ -91,7 +92,8 @@ class EvSet {
     ports_[evs_[ev].port].is_congested = true;
     if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
-  // A trim, or a packet that came after it was given up: step over it for that long, and longer if it soon happens again.
+  // A trim, or a packet that came after it was given up: step over it for that long, and longer if it soon happens
+  // again.
   void suspend(std::uint16_t ev, Time now, Duration span);
   void unskip(std::uint16_t ev) {
     if (evs_[ev].state == EvState::skip) end_skip(evs_[ev]);
@@ -107,8 +109,8 @@ class EvSet {
   bool is_left(std::uint8_t port) const { return ports_[port].slow_wait; }
   // How many times the wait before its first probe is doubled.
   std::uint8_t wait_of(std::uint16_t ev) const { return std::max(evs_[ev].damping, ports_[evs_[ev].port].slow_wait); }
-  // A packet that was sent on it at `sent_at` and given up has arrived. The verdict behind its withdrawal was wrong, unless its
-  // port fell by packets sent after that one. True where it returns to service.
+  // A packet that was sent on it at `sent_at` and given up has arrived. The verdict behind its withdrawal was wrong,
+  // unless its port fell by packets sent after that one. True where it returns to service.
   bool on_spurious(std::uint16_t ev, Time sent_at);
   // Its probes were answered; it must be assumed_bad.
   void revive(std::uint16_t ev);
@@ -158,16 +160,16 @@ class EvSet {
   struct PortState {
     Time acked_sent_at = Time::long_ago();  // the newest send on this port that was acknowledged
     std::uint16_t in_rotation = 0;
-    std::uint16_t turned = 0;               // of these, how many have had their turn this lap: they stand first
+    std::uint16_t turned = 0;  // of these, how many have had their turn this lap: they stand first
     std::uint32_t laps = 0;
-    std::uint16_t strikes = 0;              // losses in a row with nothing acknowledged since
+    std::uint16_t strikes = 0;               // losses in a row with nothing acknowledged since
     Time struck_sent_at = Time::long_ago();  // the newest send among them
     std::uint16_t last_struck = no_ev;
     bool several_evs_struck = false;
-    std::uint16_t suspended = 0;               // of those in the rotation
-    bool is_congested = false;              // some path of it was, this lap
-    std::uint8_t waited = 0;                // passed over since its lap ended
-    std::uint8_t slow_wait = 0;             // see wait_of; while it is not zero the port is left for being slow
+    std::uint16_t suspended = 0;  // of those in the rotation
+    bool is_congested = false;    // some path of it was, this lap
+    std::uint8_t waited = 0;      // passed over since its lap ended
+    std::uint8_t slow_wait = 0;   // see wait_of; while it is not zero the port is left for being slow
   };
 
   void begin_lap(PortState& port);
@@ -192,14 +194,15 @@ class EvSet {
     evs_[ev].place = static_cast<std::uint16_t>(place);
   }
 
-  std::vector<Ev> evs_;               // and behind them a retired one for each port
+  std::vector<Ev> evs_;  // and behind them a retired one for each port
   std::vector<wire::EvBytes> wide_;
   std::uint32_t next_number_ = 0;
-  std::vector<std::uint16_t> order_;  // a stretch of `per_port_` places for each port, the first `in_rotation` of them used
+  std::vector<std::uint16_t>
+      order_;  // a stretch of `per_port_` places for each port, the first `in_rotation` of them used
   std::uint32_t per_port_ = 0;
   std::uint32_t live_ports_ = ~0u;
   std::uint32_t usable_ports_ = 0;
-  std::uint32_t whole_ports_ = 0;     // that carry as many EVs as they started with
+  std::uint32_t whole_ports_ = 0;  // that carry as many EVs as they started with
   std::uint32_t usable_ = 0;
   std::uint32_t floor_ = 0;
   std::uint32_t active_per_port_ = 0;

@@ -18,7 +18,8 @@ constexpr int even_tries = 64;
 EvSource::EvSource(const EvProfile& profile, Prng& prng) : profile_(profile), prng_(prng) {
   deck_.resize(profile.entries.size());
   for (std::uint32_t i = 0; i < deck_.size(); ++i) deck_[i] = i;
-  for (std::size_t i = deck_.size(); i > 1; --i) std::swap(deck_[i - 1], deck_[prng_.below(static_cast<std::uint32_t>(i))]);
+  for (std::size_t i = deck_.size(); i > 1; --i)
+    std::swap(deck_[i - 1], deck_[prng_.below(static_cast<std::uint32_t>(i))]);
   if (profile.mode != EvMode::generated) return;
   space_ = 1;
   for (const wire::EvField& f : profile.layout.fields) {
@@ -49,8 +50,8 @@ EvPath EvSource::listed(std::uint32_t port) {
   return profile_.path_of(profile_.evs[index], index);
 }
 
-// Each field's values come equally often on a port, as far as that leaves EVs different: what a field names, a spine of a
-// tier, should not get twice another's share. Only when every EV there is has been dealt do they come again.
+// Each field's values come equally often on a port, as far as that leaves EVs different: what a field names, a spine of
+// a tier, should not get twice another's share. Only when every EV there is has been dealt do they come again.
 EvPath EvSource::generated() {
   const std::uint32_t level = static_cast<std::uint32_t>(dealt_ / space_);
   for (int tries = 0;; ++tries) {
@@ -70,7 +71,8 @@ std::uint32_t EvSource::choose(std::size_t field, bool evenly) {
   const auto& uses = field_uses_[field];
   if (!evenly || uses.empty()) {
     const std::uint64_t among = choices(f);
-    return f.min + (among > ~0u ? static_cast<std::uint32_t>(prng_.bits() >> 32) : prng_.below(static_cast<std::uint32_t>(among)));
+    return f.min + (among > ~0u ? static_cast<std::uint32_t>(prng_.bits() >> 32)
+                                : prng_.below(static_cast<std::uint32_t>(among)));
   }
   const std::uint32_t fewest = *std::min_element(uses.begin(), uses.end());
   auto nth = prng_.below(static_cast<std::uint32_t>(std::count(uses.begin(), uses.end(), fewest)));

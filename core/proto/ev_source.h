@@ -30,10 +30,11 @@ class EvSource {
   std::vector<std::uint32_t> deck_;  // indices of the controller's entries, shuffled
   std::size_t next_in_deck_ = 0;
 
-  std::uint32_t dealt_ = 0;          // of the generated
-  std::uint64_t space_ = 0;          // how many different ones there are, as far as it matters
+  std::uint32_t dealt_ = 0;  // of the generated
+  std::uint64_t space_ = 0;  // how many different ones there are, as far as it matters
   std::map<wire::EvBytes, std::uint32_t> uses_;
-  std::vector<std::vector<std::uint32_t>> field_uses_;  // on this port, by value; empty for fields with too many to count
+  std::vector<std::vector<std::uint32_t>>
+      field_uses_;  // on this port, by value; empty for fields with too many to count
   std::vector<std::uint32_t> chosen_;
 };
 

@@ -9,20 +9,22 @@
 namespace softmrc::proto {
 
 // name, notable, what `code` and `value` hold
-#define SOFTMRC_EVENTS(X)                                                                          \
-  X(qp_state, true, "code: new QpState; value: CompletionStatus that led to it")                   \
-  X(ev_state, true, "ev, port; code: new EvState; value: packets lost on this EV so far")          \
-  X(port_state, true, "port; code: 1 up, 0 down")                                                  \
-  X(peer_ports, true, "value: mask of the ports that the peer can use; code: peer")                \
-  X(probe_answer, true, "port: arrival; ev; value: round trip in ps; psn: the caller's token; took: the peer's part of it in ns, if it tells") \
-  X(packet_refused, true, "code: RefusedPacket; psn, ev as far as known")                          \
-  X(packet_sent, false, "psn, ev, port; code: tx count; value: bytes")                             \
-  X(packet_acked, false, "psn, ev, port; value: age in ps")                                        \
-  X(packet_lost, false, "psn, ev, port; code: LossCause; value: age in ps")                        \
-  X(packet_spurious, false, "psn, ev, port: a loss verdict that a late acknowledgement undid")     \
-  X(packet_placed, false, "psn, port; code: rkey; value: address; ev: payload bytes")              \
-  X(sack_sent, false, "psn: cack; ev; value: bitmap")                                              \
-  X(nack_sent, false, "psn; ev; code: NackReason")                                                 \
+#define SOFTMRC_EVENTS(X)                                                                                            \
+  X(qp_state, true, "code: new QpState; value: CompletionStatus that led to it")                                     \
+  X(ev_state, true, "ev, port; code: new EvState; value: packets lost on this EV so far")                            \
+  X(port_state, true, "port; code: 1 up, 0 down")                                                                    \
+  X(peer_ports, true, "value: mask of the ports that the peer can use; code: peer")                                  \
+  X(probe_answer, true,                                                                                              \
+    "port: arrival; ev; value: round trip in ps; psn: the caller's token; took: the peer's part of it in ns, if it " \
+    "tells")                                                                                                         \
+  X(packet_refused, true, "code: RefusedPacket; psn, ev as far as known")                                            \
+  X(packet_sent, false, "psn, ev, port; code: tx count; value: bytes")                                               \
+  X(packet_acked, false, "psn, ev, port; value: age in ps")                                                          \
+  X(packet_lost, false, "psn, ev, port; code: LossCause; value: age in ps")                                          \
+  X(packet_spurious, false, "psn, ev, port: a loss verdict that a late acknowledgement undid")                       \
+  X(packet_placed, false, "psn, port; code: rkey; value: address; ev: payload bytes")                                \
+  X(sack_sent, false, "psn: cack; ev; value: bitmap")                                                                \
+  X(nack_sent, false, "psn; ev; code: NackReason")                                                                   \
   X(window, false, "value: congestion window in bytes; psn: bytes in flight")
 
 enum class EventType : std::uint8_t {
@@ -36,7 +38,7 @@ struct Event {
   std::uint64_t value = 0;
   std::uint32_t qpn = 0;
   std::uint32_t psn = 0;
-  std::uint32_t ev = 0;    // the EV's value
+  std::uint32_t ev = 0;  // the EV's value
   std::uint32_t code = 0;
   EventType type{};
   std::uint8_t port = 0;

@@ -33,7 +33,8 @@ class EventLog {
     queue_.push(event);
   }
   void trace(const Event& event) {
-    if (traces(event.type)) [[unlikely]] sink_->on(event);
+    if (traces(event.type)) [[unlikely]]
+      sink_->on(event);
   }
 
   Ring<Event>& queue() { return queue_; }
@@ -64,10 +65,10 @@ struct QpContext {
   std::uint32_t dest_qpn = 0;
   std::uint32_t peer = no_peer;  // until RTR names one
   std::uint32_t mtu = 0;
-  bool dynamic_mpr = false;      // SACKs carry the window
+  bool dynamic_mpr = false;  // SACKs carry the window
   EventLog* event_log = nullptr;
-  std::uint64_t domain = 0;      // of memory, which the peer may write to
-  std::uint32_t sharers = 1;     // queue pairs that the first window is meant for, by the hints
+  std::uint64_t domain = 0;   // of memory, which the peer may write to
+  std::uint32_t sharers = 1;  // queue pairs that the first window is meant for, by the hints
   QpStats stats;
 
   Event event(EventType type, Time now) const {

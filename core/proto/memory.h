@@ -1,7 +1,7 @@
 // Registered memory: what peers may write to. Decides whether an incoming packet's address is allowed; a region without
 // backing store (data == nullptr) checks and counts but copies nothing, which is how a simulator uses it.
-// A region is open to the queue pairs of one protection domain and to no others, whatever keys they know. Memory that is
-// only sent from is not here at all, so no key leads to it.
+// A region is open to the queue pairs of one protection domain and to no others, whatever keys they know. Memory that
+// is only sent from is not here at all, so no key leads to it.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@
 
 namespace softmrc::proto {
 
-// Takes what lands in a region instead of a plain copy. Every byte that was written comes by exactly once, however often
-// its packet was sent: this is what makes reducing on arrival safe.
+// Takes what lands in a region instead of a plain copy. Every byte that was written comes by exactly once, however
+// often its packet was sent: this is what makes reducing on arrival safe.
 class Placer {
  public:
   virtual ~Placer() = default;
   virtual void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) = 0;
 };
 
-// A group of queue pairs and of memory that they may write to. Everything is in the first one unless it is told otherwise.
+// A group of queue pairs and of memory that they may write to. Everything is in the first one unless it is told
+// otherwise.
 using Domain = std::uint64_t;
 
 struct MemoryRegion {
   std::uint8_t* data = nullptr;
-  std::uint64_t va = 0;      // the address by which the peer names the first byte
+  std::uint64_t va = 0;  // the address by which the peer names the first byte
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
   Placer* placer = nullptr;  // null: bytes are copied to data

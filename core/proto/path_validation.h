@@ -1,14 +1,15 @@
-// Planes of peers that have yet to answer. Where a peer is, it says itself, and may say somebody else's address: data goes
-// only where a question was answered that nobody can answer who did not get it. Until then a plane is like one that is down;
-// it carries questions, at growing intervals, and a few more when something comes from there. They end, unless work waits
-// for the answer, or the peer speaks or has answered elsewhere: then they go on, one a second at most.
+// Planes of peers that have yet to answer. Where a peer is, it says itself, and may say somebody else's address: data
+// goes only where a question was answered that nobody can answer who did not get it. Until then a plane is like one
+// that is down; it carries questions, at growing intervals, and a few more when something comes from there. They end,
+// unless work waits for the answer, or the peer speaks or has answered elsewhere: then they go on, one a second at
+// most.
 //
-// Each question carries numbers of its own that nobody can guess who sees other planes' or earlier ones: a nonce of 64 bits
-// where the peer sends it back, else the 32 bits that every peer does. Of those somebody might try all, so that a question
-// which drew many wrong answers is void.
+// Each question carries numbers of its own that nobody can guess who sees other planes' or earlier ones: a nonce of 64
+// bits where the peer sends it back, else the 32 bits that every peer does. Of those somebody might try all, so that a
+// question which drew many wrong answers is void.
 //
-// Answers come in copies and late. What was asked lately and is settled, or was asked again since, is remembered: an answer to
-// that says nothing any more, and is no stranger's either.
+// Answers come in copies and late. What was asked lately and is settled, or was asked again since, is remembered: an
+// answer to that says nothing any more, and is no stranger's either.
 #pragma once
 
 #include <algorithm>
@@ -64,8 +65,8 @@ class PathValidation {
     past_.remove_if([peer](const Past& past) { return past.peer == peer; });
   }
 
-  // A question leaves. A few of each plane are open at once, since an answer may take longer than patience does; but one
-  // where the numbers are short.
+  // A question leaves. A few of each plane are open at once, since an answer may take longer than patience does; but
+  // one where the numbers are short.
   Token issue_token(Time now, std::uint32_t peer, std::uint8_t port, bool echoes_nonce) {
     const std::uint64_t bits = numbers_.next();
     Token token{0, static_cast<std::uint16_t>(bits), static_cast<std::uint16_t>(bits >> 16)};
@@ -190,15 +191,15 @@ class PathValidation {
   struct PendingPath {
     std::uint32_t peer = 0;
     std::uint32_t unproven = 0;
-    std::uint32_t to_ask = 0;    // in this round
-    Time probe_at{};              // never: given up
+    std::uint32_t to_ask = 0;  // in this round
+    Time probe_at{};           // never: given up
     std::vector<Open> open;
     Time asked_at = Time::long_ago();
     Duration interval = first_interval;
     std::uint8_t rounds = 0;
     std::uint8_t hurries = max_hurries;
-    bool is_hurried = false;     // this round was brought forward
-    bool has_answered = false;   // on some plane
+    bool is_hurried = false;    // this round was brought forward
+    bool has_answered = false;  // on some plane
   };
 
   PendingPath* find(std::uint32_t peer) {

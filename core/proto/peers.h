@@ -1,7 +1,8 @@
-// The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as somebody
-// holds it: whoever added it, a queue pair to it, or the last word of one. Its number is then given to another.
-// A change of our ports goes to every peer on every live plane and is repeated until one copy is answered. What a peer said of
-// ports that are down is answered again and again while it holds: if it was old news, that peer says so.
+// The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as
+// somebody holds it: whoever added it, a queue pair to it, or the last word of one. Its number is then given to
+// another. A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
+// What a peer said of ports that are down is answered again and again while it holds: if it was old news, that peer
+// says so.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 #include "base/serial.h"
 #include "base/time.h"
-#include "proto/token_bucket.h"
 #include "proto/reverse_paths.h"
+#include "proto/token_bucket.h"
 
 namespace softmrc::proto {
 
@@ -52,7 +53,9 @@ struct RepeatTimer {
   bool is_again = false;    // the round before was in vain: its paths may be dead, so this one takes others
 
   bool is_pending() const { return at != Time::never(); }
-  void begin(Time first_at, Duration first_interval, std::uint32_t live_ports) { *this = {live_ports, first_at, first_interval}; }
+  void begin(Time first_at, Duration first_interval, std::uint32_t live_ports) {
+    *this = {live_ports, first_at, first_interval};
+  }
   void end_round(Time now, std::uint32_t live_ports) {
     ports = live_ports;
     is_again = true;
@@ -66,28 +69,28 @@ constexpr std::uint32_t strays_per_s = 20;
 
 struct Peer {
   std::uint32_t refs = 0;
-  std::uint32_t claims = 0;          // of these, how many added it
-  std::uint32_t usable_ports = ~0u;  // as the peer reported them
+  std::uint32_t claims = 0;             // of these, how many added it
+  std::uint32_t usable_ports = ~0u;     // as the peer reported them
   std::uint32_t validated_ports = ~0u;  // where it has answered, if that is asked for; see path_validation.h
-  TokenBucket strays;                  // answers that go where neither a proof nor the question came from
+  TokenBucket strays;                   // answers that go where neither a proof nor the question came from
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time heard_at = Time::long_ago();  // ... and when it came
   std::uint16_t heard_id = 0;        // what `usable_ports` rests on ...
-  RepeatTimer reminder;               // ... and is answered again where some are not
+  RepeatTimer reminder;              // ... and is answered again where some are not
   RecentUpdates said;
-  bool is_known = false;             // some queue pair has had it for a peer
-  std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
+  bool is_known = false;       // some queue pair has had it for a peer
+  std::uint32_t first_qp = 0;  // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
-  std::uint32_t queue_pairs = 0;     // to this peer
-  std::vector<SharedReversePath> ways;       // back from it, by port; empty while one queue pair at most needs them
-  std::uint32_t announced_ports = ~0u;    // of ours: what this peer was last told
+  std::uint32_t queue_pairs = 0;        // to this peer
+  std::vector<SharedReversePath> ways;  // back from it, by port; empty while one queue pair at most needs them
+  std::uint32_t announced_ports = ~0u;  // of ours: what this peer was last told
   std::uint16_t update_id = 0;
-  RepeatTimer update;                 // pending until it is answered
+  RepeatTimer update;                     // pending until it is answered
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
-  std::uint32_t rounds = 0;          // of either: each shows the key of another queue pair
-  TokenBucket answers;                 // to its requests, besides what all peers share
-  TokenBucket long_answers;            // likewise, of as many bytes as it likes
+  std::uint32_t rounds = 0;               // of either: each shows the key of another queue pair
+  TokenBucket answers;                    // to its requests, besides what all peers share
+  TokenBucket long_answers;               // likewise, of as many bytes as it likes
 };
 
 class Peers {

@@ -31,7 +31,8 @@ Time ProbeTimeout::deadline(Time now, Duration span, Time conclusive) const {
 // spec: tail-probe
 bool ProbeTimeout::ping(Time now, bool has_packets_in_flight, bool has_open_operation) {
   active_at_ = asked_at_ = now;
-  if (has_packets_in_flight) actions_ |= bit(probes_ == 0 && (timestamps_ || !copied_) ? ProbeAction::copy : ProbeAction::probe);
+  if (has_packets_in_flight)
+    actions_ |= bit(probes_ == 0 && (timestamps_ || !copied_) ? ProbeAction::copy : ProbeAction::probe);
   else if (has_open_operation) solicit();
   ++probes_;
   return has_packets_in_flight;

@@ -1,9 +1,9 @@
-// What a requester does while nothing answers: how long it waits, what it asks for and by which ports, how long it holds back
-// from a peer that takes nothing, and when its patience ends. It decides; the requester sends.
+// What a requester does while nothing answers: how long it waits, what it asks for and by which ports, how long it
+// holds back from a peer that takes nothing, and when its patience ends. It decides; the requester sends.
 //
 // Two clocks run. Since the last activity (something was sent, or answered) for about a round trip, then twice and four
-// times that: ask a question; and sooner, once, from when on its answer would say that the oldest packet is lost. Since the
-// last progress for a whole timeout: what was sent is lost, and a retry is used up.
+// times that: ask a question; and sooner, once, from when on its answer would say that the oldest packet is lost. Since
+// the last progress for a whole timeout: what was sent is lost, and a retry is used up.
 #pragma once
 
 #include <algorithm>
@@ -57,9 +57,10 @@ class ProbeTimeout {
     backoff_until_ = Time::long_ago();
   }
 
-  // How long silence may last before it means something; the round trips say `measured` (Rtt::silence). An answer measures one
-  // only where it is to the last copy. A timer shorter than the round trip would thus never learn that, and send all again and
-  // again: each answer that comes after a timeout doubles it, until the first round trip is measured.
+  // How long silence may last before it means something; the round trips say `measured` (Rtt::silence). An answer
+  // measures one only where it is to the last copy. A timer shorter than the round trip would thus never learn that,
+  // and send all again and again: each answer that comes after a timeout doubles it, until the first round trip is
+  // measured.
   // spec: timer-unmeasured
   Duration span(Duration measured) const {
     return std::min(measured * (1 << doublings_), std::max(measured, longest_guess));
@@ -112,8 +113,8 @@ class ProbeTimeout {
   bool is_last_probe() const { return probes_ == max_probes_in_row; }
 
   // The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain
-  // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout and
-  // the budget of retries run on.
+  // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout
+  // and the budget of retries run on.
   void on_receiver_not_ready(Time now, std::uint8_t tx_count, Duration span);
   // A switch trimmed the packet, so the network answers, and the packet is sent again at once, as trimming is for.
   // But what has been trimmed again and again, while nothing at all arrived for `span`, meets a queue that what is
@@ -125,8 +126,8 @@ class ProbeTimeout {
 
   bool is_probing() const { return probes_ || retries_; }
   bool has_timed_out() const { return retries_ > 0; }
-  // For two timeouts nothing came back, not even a trimmed header: what was thought of the paths is worth nothing. Where
-  // packets are trimmed, the paths are judged by that: an answered probe does not show that a path carries data.
+  // For two timeouts nothing came back, not even a trimmed header: what was thought of the paths is worth nothing.
+  // Where packets are trimmed, the paths are judged by that: an answered probe does not show that a path carries data.
   bool is_persistent() const { return unheard_ > 1; }
 
  private:
@@ -138,7 +139,8 @@ class ProbeTimeout {
   void back_off(Time now, Duration span);
   Time probe_at(Duration span, Time conclusive) const {
     const Time at = probes_ < max_probes_in_row ? active_at_ + span * (1 << probes_) : Time::never();
-    // What was sent last asks for an answer, which may be all that is missing. And a span that is but a guess says nothing.
+    // What was sent last asks for an answer, which may be all that is missing. And a span that is but a guess says
+    // nothing.
     if (!is_measured_ || asked_at_ >= conclusive) return at;
     return std::min(at, std::max(conclusive, new_sent_at_ + span));
   }
@@ -148,7 +150,7 @@ class ProbeTimeout {
   std::uint32_t retry_exponential_ = 0;
   bool timestamps_ = true;
 
-  bool copied_ = false;            // and nothing new has been sent since
+  bool copied_ = false;  // and nothing new has been sent since
   std::uint8_t actions_ = 0;
   std::uint16_t probe_id_ = 0;
   Probe probe_;
@@ -157,12 +159,12 @@ class ProbeTimeout {
   Time asked_at_ = Time::long_ago();
   Time new_sent_at_ = Time::long_ago();
   Time backoff_until_ = Time::long_ago();
-  std::uint32_t retries_ = 0;      // timeouts since the last progress
-  std::uint32_t unheard_ = 0;      // timeouts since the last progress or trim
-  std::uint32_t doublings_ = 0;    // answers after a timeout before the first round trip was measured
-  bool is_measured_ = false;       // some round trip was
-  std::uint32_t probes_ = 0;    // since the last answer or timeout
-  std::uint32_t backoffs_ = 0;        // since the last progress
+  std::uint32_t retries_ = 0;    // timeouts since the last progress
+  std::uint32_t unheard_ = 0;    // timeouts since the last progress or trim
+  std::uint32_t doublings_ = 0;  // answers after a timeout before the first round trip was measured
+  bool is_measured_ = false;     // some round trip was
+  std::uint32_t probes_ = 0;     // since the last answer or timeout
+  std::uint32_t backoffs_ = 0;   // since the last progress
   std::uint32_t probed_ports_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Numbers that are kept for somebody who makes queue pairs and regions when they are first needed: its peers know them before
-// there is anything behind them.
+// Numbers that are kept for somebody who makes queue pairs and regions when they are first needed: its peers know them
+// before there is anything behind them.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ class Endpoint;
 class LazyAccept {
  public:
   virtual ~LazyAccept() = default;
-  // This peer speaks to a queue pair whose number is kept, and which there is not yet; or, before it has any, to the node
-  // itself (queue pair 2). Who knows better makes none.
+  // This peer speaks to a queue pair whose number is kept, and which there is not yet; or, before it has any, to the
+  // node itself (queue pair 2). Who knows better makes none.
   virtual void on_first_packet(Endpoint& engine, Time now, std::uint32_t peer, std::uint32_t qpn) = 0;
 };
 
@@ -28,10 +28,13 @@ struct QpnReservation {
   std::uint32_t rkeys = 0;
 
   std::uint64_t last_qpn() const { return first_qpn + std::uint64_t{stride} * (qpns - 1); }
-  bool has_qpn(std::uint32_t qpn) const { return qpn >= first_qpn && qpn <= last_qpn() && (qpn - first_qpn) % stride == 0; }
+  bool has_qpn(std::uint32_t qpn) const {
+    return qpn >= first_qpn && qpn <= last_qpn() && (qpn - first_qpn) % stride == 0;
+  }
   bool has_rkey(std::uint32_t rkey) const { return rkey - first_rkey < rkeys; }
   bool overlaps(const QpnReservation& other) const {
-    return (first_qpn <= other.last_qpn() && other.first_qpn <= last_qpn()) || has_rkey(other.first_rkey) || other.has_rkey(first_rkey);
+    return (first_qpn <= other.last_qpn() && other.first_qpn <= last_qpn()) || has_rkey(other.first_rkey) ||
+           other.has_rkey(first_rkey);
   }
 };
 

@@ -82,7 +82,8 @@ MaybeError QueuePair::set_receive_window(std::uint32_t mpr_units) {
   RtrAttributes wanted;
   wanted.dest_qpn = context_.dest_qpn;
   wanted.mpr_dest = mpr_units;
-  if (state_ != QpState::rtr && state_ != QpState::rts) return wrong_state(state_, "RTR or RTS, to offer another window");
+  if (state_ != QpState::rtr && state_ != QpState::rts)
+    return wrong_state(state_, "RTR or RTS, to offer another window");
   if (auto v = validate(wanted)) return v;
   if (!context_.dynamic_mpr)
     return Error{Error::Kind::usage, "dynamic_mpr", "false", "true at RTR, at both ends, for a window that changes"};
@@ -205,8 +206,8 @@ Time QueuePair::deadline(Time now) const {
   return state_ == QpState::rts ? std::min(requester_.deadline(now), replies) : replies;
 }
 
-// Proven ports, or where the cause came from if there are none. If there are and the peer seems not to hear, they may be
-// dead by now: then chance decides, since taking turns could always give the same to the ACK behind a SACK.
+// Proven ports, or where the cause came from if there are none. If there are and the peer seems not to hear, they may
+// be dead by now: then chance decides, since taking turns could always give the same to the ACK behind a SACK.
 std::uint32_t QueuePair::reply_ports(Time now) {
   const std::uint32_t validated = live_ports_ & validated_ports_;
   const std::uint32_t back = live_ports_ & 1u << responder_.reply_trigger_port();
@@ -229,7 +230,8 @@ Requester::Poll QueuePair::poll_data(Time now, std::uint32_t free_ports, Transmi
   return requester_.poll(now, free_ports, out);
 }
 
-std::optional<ProbeRequest> QueuePair::next_probe(Time now, std::uint32_t free_ports, std::span<SharedReversePath> shared) {
+std::optional<ProbeRequest> QueuePair::next_probe(Time now, std::uint32_t free_ports,
+                                                  std::span<SharedReversePath> shared) {
   if (state_ == QpState::rts) {
     if (const auto ev = requester_.next_probe(now, free_ports)) {
       const Ev& e = requester_.evs()[*ev];
@@ -243,7 +245,8 @@ std::optional<ProbeRequest> QueuePair::next_probe(Time now, std::uint32_t free_p
   return ProbeRequest{no_ev, *port, reverse_.entropy(*port)};
 }
 
-void QueuePair::on_probe_answer(Time now, const ProbeRequest& probe, Duration took, std::span<SharedReversePath> shared) {
+void QueuePair::on_probe_answer(Time now, const ProbeRequest& probe, Duration took,
+                                std::span<SharedReversePath> shared) {
   if (state_ == QpState::error) return;
   if (probe.ev == no_ev) reverse_.on_answer(probe.port, probe.entropy, now, took, shared);
   else requester_.on_probe_answer(now, probe.ev, probe.entropy, took);
@@ -268,7 +271,9 @@ MaybeError QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& valu
   const auto* bytes = std::get_if<wire::EvBytes>(&value);
   const std::uint32_t number = bytes ? 0 : std::get<std::uint32_t>(value);
   if (auto v = validate_value(*ev_profile_, "value", number, bytes != nullptr)) return v;
-  const auto path = [&] { return ev_profile_->path_of(*bytes, ev_profile_->is_wide() ? requester_.next_ev_number() : 0); };
+  const auto path = [&] {
+    return ev_profile_->path_of(*bytes, ev_profile_->is_wide() ? requester_.next_ev_number() : 0);
+  };
   requester_.replace_ev(now, ev, bytes ? path() : EvPath{number});
   reverse_.on_evs_changed();
   return std::nullopt;

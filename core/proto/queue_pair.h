@@ -13,10 +13,10 @@
 #include <span>
 
 #include "proto/config.h"
-#include "proto/time_wait.h"
 #include "proto/requester.h"
 #include "proto/responder.h"
 #include "proto/reverse_paths.h"
+#include "proto/time_wait.h"
 
 namespace softmrc::proto {
 
@@ -117,14 +117,14 @@ class QueuePair {
   void address_reply(std::uint8_t port, bool by_another, Transmit& out) {
     out.port = port;
     if (!reverse_.is_built()) return;
-    const auto choice = by_another ? reverse_.another(port) : ReversePaths::Choice{reverse_.ev(port), reverse_.entropy(port)};
+    const auto choice = by_another ? reverse_.another(port)
+                                   : ReversePaths::Choice{reverse_.ev(port), reverse_.entropy(port)};
     out.entropy = choice.value;
     out.wide = choice.ev == no_ev ? nullptr : requester_.evs().wide(choice.ev);
   }
   // There is evidence that the peer does not hear us.
   bool seems_unreachable(Time now) const {
-    return is_working() &&
-           (reverse_.is_suspect(now) || (state_ == QpState::rts && requester_.is_probing()));
+    return is_working() && (reverse_.is_suspect(now) || (state_ == QpState::rts && requester_.is_probing()));
   }
 
   // The set of EVs is made when it is first needed: most queue pairs of a simulated fabric only receive.

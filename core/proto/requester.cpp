@@ -1,4 +1,5 @@
-// The sending side of Requester: posting, gates, path choice, packets. Then come requester_acks.cpp and requester_loss.cpp.
+// The sending side of Requester: posting, gates, path choice, packets. Then come requester_acks.cpp and
+// requester_loss.cpp.
 #include "proto/requester.h"
 
 #include <algorithm>
@@ -71,8 +72,8 @@ bool Requester::is_last_for_now() const {
   return usable_window() < 2 * config_.sack_threshold_bytes && !open_ports();
 }
 
-// Where links are slow a window is smaller than what the receiver would wait for, and to ask with the last packet only would
-// leave them idle for a round trip: four SACKs a window.
+// Where links are slow a window is smaller than what the receiver would wait for, and to ask with the last packet only
+// would leave them idle for a round trip: four SACKs a window.
 bool Requester::wants_sack(std::uint32_t bytes) {
   unsolicited_bytes_ += bytes;
   const std::uint64_t usable = usable_window();
@@ -82,11 +83,12 @@ bool Requester::wants_sack(std::uint32_t bytes) {
   return true;
 }
 
-// Packets in a row that may share an EV. Where a port has a window of its own, a burst is no more than a quarter of it: the
-// queue of its link is as much shorter as the link is slower.
+// Packets in a row that may share an EV. Where a port has a window of its own, a burst is no more than a quarter of it:
+// the queue of its link is as much shorter as the link is slower.
 std::uint32_t Requester::quantum_on(std::uint8_t port) const {
   if (!windows_.is_each()) return ev_profile_.spray_quantum;
-  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.event_log->senders) / 4 / nominal_mtu_);
+  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.event_log->senders) / 4 /
+                                                nominal_mtu_);
   return std::clamp(share, 1u, ev_profile_.spray_quantum);
 }
 
@@ -134,9 +136,9 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
   return ev;
 }
 
-// Each question goes by a port not yet asked, where there is one. It is about the oldest packet in flight, and goes by that
-// one's port only if it is the last before the timer and all others have been asked. After two timers checks ask them all, and
-// what answered one leads.
+// Each question goes by a port not yet asked, where there is one. It is about the oldest packet in flight, and goes by
+// that one's port only if it is the last before the timer and all others have been asked. After two timers checks ask
+// them all, and what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (pto_.is_persistent()) return choose_ev(now, free_ports, avoid);
   const std::uint32_t others = free_ports & ~(sent_.in_flight() ? 1u << port_of(sent_[sent_.oldest()]) : 0u);
@@ -216,7 +218,8 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
 void Requester::make_room(std::uint32_t span) {
   room_ = std::bit_ceil(std::max(span, 16u));
   sent_.reserve(room_);
-  for (WindowBitmap* bits : {&acked_, &lost_, &suspects_, &holes_, &detected_}) bits->reserve(sent_.first().value, room_);
+  for (WindowBitmap* bits : {&acked_, &lost_, &suspects_, &holes_, &detected_})
+    bits->reserve(sent_.first().value, room_);
 }
 
 Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit& out) {
@@ -224,7 +227,8 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   if (ev == no_ev) return Poll::no_port;
   const Psn psn = next_psn_;
   const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
-  if (span > room_) [[unlikely]] make_room(span);
+  if (span > room_) [[unlikely]]
+    make_room(span);
 
   if (messages_.is_at_first() && sent_.in_flight() == 0 && lost_count_ == 0) pto_.on_first_sent(now);
   const Message& message = messages_.cut(psn);
@@ -357,7 +361,8 @@ void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took, bool 
   if (!ev_profile_.leaves_slow_ports || evs_.is_retired(ev) || evs_.is_left(evs_[ev].port)) return;
   const std::uint8_t port = evs_[ev].port;
   // While another is silent the rest carry its share as well, and queue for it.
-  for (std::uint32_t silent = live_ports_ & ~evs_.usable_ports() & ((1u << config_.ports) - 1) & ~(1u << port); silent; silent &= silent - 1)
+  for (std::uint32_t silent = live_ports_ & ~evs_.usable_ports() & ((1u << config_.ports) - 1) & ~(1u << port); silent;
+       silent &= silent - 1)
     if (!evs_.is_left(static_cast<std::uint8_t>(std::countr_zero(silent)))) return;
   const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
   const bool is_slow = is_exact ? slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)
@@ -382,8 +387,8 @@ void Requester::on_path_works(std::uint16_t ev) {
   quantum_left_ = validated_quantum;
 }
 
-// Nothing has answered for two timers. A good EV may be as dead as the others, so one of each port is probed as well, and
-// what answers first is where the next packets go.
+// Nothing has answered for two timers. A good EV may be as dead as the others, so one of each port is probed as well,
+// and what answers first is where the next packets go.
 void Requester::send_checks(Time now) {
   for (std::uint32_t port = 0; port < config_.ports; ++port)
     if (const auto ev = evs_.any_on(port)) ev_prober_.add_check(*ev, static_cast<std::uint8_t>(port), now);

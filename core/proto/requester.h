@@ -5,18 +5,18 @@
 #include <array>
 #include <cstdint>
 
-#include "base/window_bitmap.h"
 #include "base/prefetch.h"
+#include "base/window_bitmap.h"
 #include "proto/completion.h"
 #include "proto/config.h"
 #include "proto/ev_prober.h"
 #include "proto/ev_set.h"
 #include "proto/event_log.h"
 #include "proto/loss.h"
+#include "proto/probe_timeout.h"
 #include "proto/rtt.h"
 #include "proto/send_queue.h"
 #include "proto/sent_ring.h"
-#include "proto/probe_timeout.h"
 #include "proto/slow_ports.h"
 #include "proto/transmit.h"
 #include "proto/windows.h"
@@ -29,7 +29,11 @@ class Requester {
  public:
   Requester(QpContext& context, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
             CompletionQueue& completions)
-      : context_(context), config_(config), ev_profile_(ev_profile), cc_profile_(cc_profile), completions_(completions) {}
+      : context_(context),
+        config_(config),
+        ev_profile_(ev_profile),
+        cc_profile_(cc_profile),
+        completions_(completions) {}
   ~Requester() {
     if (has_work()) --context_.event_log->senders;
   }
@@ -106,9 +110,7 @@ class Requester {
   bool has_work() const { return !messages_.empty(); }
   bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
   // Whether some message not yet completed takes its bytes from here.
-  bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
-    return messages_.reads_from(begin, end);
-  }
+  bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const { return messages_.reads_from(begin, end); }
 
  private:
   using Message = SendQueue::Message;
@@ -191,12 +193,15 @@ class Requester {
   void expire_trim_waits(Time now);
   std::optional<TrimWait> cancel_trim_wait(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
   Duration reorder_window() const {
-    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()), cc_profile_.min_reorder_window);
+    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()),
+                                cc_profile_.min_reorder_window);
   }
   Duration pto_interval() const { return pto_.span(rtt_.silence()); }
   Time conclusive_from() const;
   // When the copy was sent that was given up; of one that has been sent again since, the latest that it can have been.
-  Time given_up_sent_at(const SentRecord& r) const { return r.state == SentState::lost ? r.sent_at : r.sent_at - reorder_window(); }
+  Time given_up_sent_at(const SentRecord& r) const {
+    return r.state == SentState::lost ? r.sent_at : r.sent_at - reorder_window();
+  }
   void measure(Duration round_trip, bool is_certain) {
     rtt_.on_sample(round_trip, is_certain);
     pto_.on_measured();
@@ -232,21 +237,21 @@ class Requester {
   SendQueue messages_;
 
   Psn next_psn_;
-  Psn window_edge_;                // the first PSN that may not be sent yet
+  Psn window_edge_;  // the first PSN that may not be sent yet
   SentRing sent_;
-  std::uint32_t room_ = 0;         // PSNs that this and the bitmaps can hold
+  std::uint32_t room_ = 0;  // PSNs that this and the bitmaps can hold
   WindowBitmap acked_;
   WindowBitmap lost_;
   WindowBitmap suspects_;
-  WindowBitmap holes_;             // left out by a SACK that reports a later one
+  WindowBitmap holes_;  // left out by a SACK that reports a later one
   std::uint32_t lost_count_ = 0;
   std::uint32_t suspect_count_ = 0;
-  WindowBitmap detected_;         // lost, unless the rest of the batch says otherwise
+  WindowBitmap detected_;  // lost, unless the rest of the batch says otherwise
   std::uint32_t detected_count_ = 0;
   Ring<TrimWait> trim_waits_;
   std::uint64_t suspect_clock_ = 0;
-  std::uint64_t unsolicited_bytes_ = 0;   // sent since a SACK was asked for
-  std::uint64_t clock_ = 0;        // the receiver's rcvd_bytes, widened: the order in which SACKs were written
+  std::uint64_t unsolicited_bytes_ = 0;  // sent since a SACK was asked for
+  std::uint64_t clock_ = 0;              // the receiver's rcvd_bytes, widened: the order in which SACKs were written
 
   EvSet evs_;
   EvProber ev_prober_;

@@ -28,11 +28,12 @@ std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest)
   return static_cast<std::uint64_t>(ahead) * 256;
 }
 
-// Which transmission of a packet in flight the SACK answers that it caused: its timestamp says so. Without one, the path
-// does that it reflects, as long as there were but two of them, on paths of their own.
+// Which transmission of a packet in flight the SACK answers that it caused: its timestamp says so. Without one, the
+// path does that it reflects, as long as there were but two of them, on paths of their own.
 // spec: loss-copies
 AckedCopy Requester::acked_copy(const SentRecord& r, const wire::Sack& sack) const {
-  if (config_.timestamps) return sack.cc.tx_timestamp == timestamp_ticks(r.sent_at) ? AckedCopy::newest : AckedCopy::earlier;
+  if (config_.timestamps)
+    return sack.cc.tx_timestamp == timestamp_ticks(r.sent_at) ? AckedCopy::newest : AckedCopy::earlier;
   if (r.tx_count == 1) return AckedCopy::newest;
   const bool is_known = r.tx_count == 2 && r.ev < evs_.size() && r.previous_ev < evs_.size() && r.ev != r.previous_ev;
   if (is_known && sack.entropy == evs_[r.ev].value) return AckedCopy::newest;
@@ -85,7 +86,8 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
       if (pto_.is_persistent()) on_path_works(probe->ev);
     }
   } else {
-    if (is_outstanding(trigger) && sent_[trigger].is_ambiguous) [[unlikely]] attribute_first_copy(trigger, sack);
+    if (is_outstanding(trigger) && sent_[trigger].is_ambiguous) [[unlikely]]
+      attribute_first_copy(trigger, sack);
     info.round_trip = sample_rtt(now, trigger, sack);
     if (info.round_trip) info.delay = std::max(*info.round_trip - rtt_.base(), Duration{0});
     apply_mark(trigger, sack);
@@ -166,7 +168,8 @@ void Requester::on_packet_acked(Time now, Psn psn) {
     e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
     context_.event_log->trace(e);
   }
-  if (r.state == SentState::lost || r.answers == AckedCopy::earlier || (r.answers == AckedCopy::unknown && is_too_soon(now, r))) {
+  if (r.state == SentState::lost || r.answers == AckedCopy::earlier ||
+      (r.answers == AckedCopy::unknown && is_too_soon(now, r))) {
     undo_loss(now, psn, r);
     return;
   }
@@ -191,8 +194,8 @@ void Requester::resolve_copies(Psn psn, const wire::Sack& sack) {
 }
 
 // A packet was sent again in silence, and this SACK says which copy it answers. If the second, and the path of
-// the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one packet
-// at a time would stumble over the same dead path lap after lap.
+// the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one
+// packet at a time would stumble over the same dead path lap after lap.
 void Requester::attribute_first_copy(Psn psn, const wire::Sack& sack) {
   SentRecord& r = sent_[psn];
   r.is_ambiguous = false;
@@ -218,17 +221,19 @@ void Requester::undo_loss(Time now, Psn psn, SentRecord& r) {
     windows_.on_gone(port_of(r), r.bytes);
   }
   r.state = SentState::acked;
-  // Whichever transmission this answers, it took at least so long: longer than the timer had allowed for. Or its answers were
-  // lost, and it is we who took so long to ask again: so it is not taken for more than a network's.
+  // Whichever transmission this answers, it took at least so long: longer than the timer had allowed for. Or its
+  // answers were lost, and it is we who took so long to ask again: so it is not taken for more than a network's.
   // spec: timer-outgrown
   const Duration took = std::min(now - r.sent_at, ProbeTimeout::longest_guess);
   if (pto_.has_timed_out() && rtt_.has_sample() && took > pto_interval()) rtt_.on_sample(took, false);
   ++context_.stats.loss_spurious;
   if (r.window_charged) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);
   // What was sent again had waited for W at least before that.
-  if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
+  if (ev != no_ev)
+    note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
   cancel_trim_wait(psn, ev, std::nullopt);
-  if (r.path_charged && ev != no_ev && evs_[ev].state == EvState::assumed_bad && evs_.on_spurious(ev, given_up_sent_at(r))) {
+  if (r.path_charged && ev != no_ev && evs_[ev].state == EvState::assumed_bad &&
+      evs_.on_spurious(ev, given_up_sent_at(r))) {
     evs_.suspend(ev, now, suspend_span());
     ++context_.stats.evs_restored;
   }
@@ -272,11 +277,12 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
     return CompletionStatus::success;
   }
   const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
-  if (!evs_.is_built() || (is_trim && resolves_trim_wait(now, nack)) || !is_outstanding(psn)) return CompletionStatus::success;
+  if (!evs_.is_built() || (is_trim && resolves_trim_wait(now, nack)) || !is_outstanding(psn))
+    return CompletionStatus::success;
   SentRecord& r = sent_[psn];
   // A NACK of an earlier transmission says nothing about the one under way.
-  const bool is_of_last =
-      r.tx_count == 1 || (config_.timestamps ? nack.tx_timestamp == timestamp_ticks(r.sent_at) : !is_too_soon(now, r));
+  const bool is_of_last = r.tx_count == 1 ||
+                          (config_.timestamps ? nack.tx_timestamp == timestamp_ticks(r.sent_at) : !is_too_soon(now, r));
   if (r.state != SentState::in_flight || !is_of_last) {
     if (is_trim && r.state != SentState::acked) on_late_trim(now, r, is_of_last, nack.reason);
     return CompletionStatus::success;
@@ -302,8 +308,8 @@ void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::Nack
   drain_ev_changes(now);
 }
 
-// The packet was given up before its NACK came, which was slower than a SACK on another plane. It is as good a report on the
-// path and on the congestion there as one in time; the window was cut already.
+// The packet was given up before its NACK came, which was slower than a SACK on another plane. It is as good a report
+// on the path and on the congestion there as one in time; the window was cut already.
 // spec: trim-late-nack
 bool Requester::resolves_trim_wait(Time now, const wire::Nack& nack) {
   const Psn psn(nack.nack_psn);
@@ -339,8 +345,9 @@ void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::Nac
   report_trim(now, ev, is_waiting ? r.sent_at : Time::long_ago(), reason, 0);
 }
 
-// Whether an acknowledgement can be of what is under way: of packets that were sent, and of operations whose last packet it
-// covers. A refusal ends the connection, so it has to be about the oldest operation that is not confirmed, or a later one.
+// Whether an acknowledgement can be of what is under way: of packets that were sent, and of operations whose last
+// packet it covers. A refusal ends the connection, so it has to be about the oldest operation that is not confirmed, or
+// a later one.
 bool Requester::is_credible(const wire::Aeth& aeth, Psn cack) const {
   if (!evs_.is_built() || cack - next_psn_ >= 0) return false;
   const std::int32_t ahead = messages_.empty() ? -1 : Msn(aeth.msn) - Msn(messages_.front().msn);

@@ -17,9 +17,9 @@ bool Requester::is_late(const SentRecord& r) const {
 }
 
 // This SACK is no older than any evidence so far; what it covers and leaves out did not arrive. That makes suspects
-// and late packets lost. The PSN after cack is always covered: had it arrived, cack would include it. If we know of as many
-// out of order as the receiver counts, so is everything: it reports stretches in which something arrived, and of one that
-// was lost as a whole it would never speak.
+// and late packets lost. The PSN after cack is always covered: had it arrived, cack would include it. If we know of as
+// many out of order as the receiver counts, so is everything: it reports stretches in which something arrived, and of
+// one that was lost as a whole it would never speak.
 // spec: loss-same-ev loss-across-evs loss-covered
 void Requester::detect_losses(const wire::Sack& sack) {
   if (sack.bitmap) record_holes(Psn(sack.cack_psn) + sack.sack_offset, sack.bitmap);
@@ -37,9 +37,9 @@ void Requester::detect_losses(const wire::Sack& sack) {
   for (Psn base = first; base - next_psn_ < 0; base = base + 64) detect_left_out(base, ~0ull, false);
 }
 
-// What this SACK leaves out before the last that it reports. If one of these arrives after all, its 64 PSNs have news and
-// are soon reported again; so for rule (b) it need not be covered once more when it turns out to be late. Without this
-// the packets that one slow path holds would be missed one by one, as cack reaches them.
+// What this SACK leaves out before the last that it reports. If one of these arrives after all, its 64 PSNs have news
+// and are soon reported again; so for rule (b) it need not be covered once more when it turns out to be late. Without
+// this the packets that one slow path holds would be missed one by one, as cack reaches them.
 // spec: loss-holes
 void Requester::record_holes(Psn base, std::uint64_t bitmap) {
   std::uint64_t holes = ~bitmap & ~0ull >> std::countl_zero(bitmap);
@@ -58,7 +58,8 @@ void Requester::record_holes(Psn base, std::uint64_t bitmap) {
 void Requester::detect_holes() {
   std::uint32_t left = sent_.in_flight();
   for (Psn psn = sent_.oldest(); left && is_overtaken(sent_[psn]); psn = sent_.newer_than(psn), --left) {
-    if (!is_late(sent_[psn]) || !holes_.test(psn.value) || acked_.test(psn.value) || detected_.test(psn.value)) continue;
+    if (!is_late(sent_[psn]) || !holes_.test(psn.value) || acked_.test(psn.value) || detected_.test(psn.value))
+      continue;
     detected_.set(psn.value);
     ++detected_count_;
   }
@@ -151,10 +152,11 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
 // spec: trim-late-nack
 void Requester::charge_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
   r.path_charged = cause == LossCause::same_ev || cause == LossCause::across_evs ||
-                  (cause == LossCause::timeout && pto_.is_persistent());
+                   (cause == LossCause::timeout && pto_.is_persistent());
   if (!r.path_charged) return;
-  // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK that
-  // it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that long.
+  // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK
+  // that it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that
+  // long.
   if (cause == LossCause::same_ev && config_.peer_trim_nack) {
     trim_waits_.push({r.sent_at, now + reorder_window(), psn, r.ev});
     return;
@@ -172,7 +174,8 @@ void Requester::expire_trim_waits(Time now) {
 }
 
 // The trim_wait of this packet, on this EV (or any) or with this timestamp, if there was one.
-std::optional<Requester::TrimWait> Requester::cancel_trim_wait(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
+std::optional<Requester::TrimWait> Requester::cancel_trim_wait(Psn psn, std::uint16_t ev,
+                                                               std::optional<std::uint16_t> ticks) {
   for (std::size_t i = 0; i < trim_waits_.size(); ++i) {
     TrimWait& a = trim_waits_[i];
     if (a.psn != psn || a.ev == no_ev) continue;
@@ -184,14 +187,15 @@ std::optional<Requester::TrimWait> Requester::cancel_trim_wait(Psn psn, std::uin
   return std::nullopt;
 }
 
-// A question sent from here on, once it is answered, makes the oldest packet in flight late. Where its port still answers it
-// is not asked: what comes late there is on its way.
+// A question sent from here on, once it is answered, makes the oldest packet in flight late. Where its port still
+// answers it is not asked: what comes late there is on its way.
 Time Requester::conclusive_from() const {
   if (!sent_.in_flight()) return Time::never();
   const SentRecord& r = sent_[sent_.oldest()];
   const Duration late = reorder_window() + windows_.lag_of(port_of(r));
   const Time answered_at = answered_at_[port_of(r)];
-  return std::max(loss_.left_at(r.sent_at) + std::max(late, pto_interval()), answered_at + pto_interval()) + nanoseconds(1);
+  return std::max(loss_.left_at(r.sent_at) + std::max(late, pto_interval()), answered_at + pto_interval()) +
+         nanoseconds(1);
 }
 
 Time Requester::deadline(Time now) const {

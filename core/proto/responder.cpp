@@ -61,8 +61,8 @@ Responder::Part Responder::part_of(const wire::Bth& bth, const wire::Write& writ
   return part;
 }
 
-// Messages follow each other by number, each whole and from its first packet to its last, and writes with immediate have
-// numbers of their own.
+// Messages follow each other by number, each whole and from its first packet to its last, and writes with immediate
+// have numbers of their own.
 // spec: message-order
 bool Responder::is_next(const Part& part) const {
   if (part.msn != released_messages_ || part.is_first != (position_ == 0)) return false;
@@ -82,7 +82,8 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
     if (immediates_[write.meth.rqmsn].present) return refuse(now, trigger, wire::Syndrome::invalid_request);
   }
   // A message without bytes names no memory.
-  if (write.reth.dmalen && !memory_.place(context_.domain, write.reth.rkey, write.reth.va, write.payload, write.payload_size))
+  if (write.reth.dmalen &&
+      !memory_.place(context_.domain, write.reth.rkey, write.reth.va, write.payload, write.payload_size))
     return refuse(now, trigger, wire::Syndrome::remote_access);
 
   const std::uint32_t span = static_cast<std::uint32_t>(trigger.psn - expected_) + 1;
@@ -125,8 +126,8 @@ CompletionStatus Responder::refuse(Time now, const Trigger& trigger, wire::Syndr
   return CompletionStatus::local_protocol;
 }
 
-// The window's low edge moves over everything that is there, from the packet that came now; whole messages are confirmed,
-// immediates get their turn.
+// The window's low edge moves over everything that is there, from the packet that came now; whole messages are
+// confirmed, immediates get their turn.
 // spec: in-order immediates transport-ack
 CompletionStatus Responder::release(Time now, const Trigger& trigger, Part part) {
   const std::uint32_t count = received_.run(expected_.value);
@@ -194,7 +195,8 @@ void Responder::on_trimmed(Time now, const wire::Bth& bth, const wire::Write& wr
     acks_.on_packet(now, trigger, 0, true, false);
     return;
   }
-  acks_.nack(trigger, arrival.trim == Trim::trimmed_last_hop ? wire::NackReason::trimmed_last_hop : wire::NackReason::trimmed);
+  acks_.nack(trigger,
+             arrival.trim == Trim::trimmed_last_hop ? wire::NackReason::trimmed_last_hop : wire::NackReason::trimmed);
 }
 
 // spec: reliability-probe
@@ -207,7 +209,8 @@ void Responder::on_probe(const wire::Probe& probe, const Arrival& arrival) {
 void Responder::refuse_in_error(const wire::Bth& bth, const Arrival& arrival) {
   // A probe has no number; what its sender waits for does.
   const Psn psn = wire::is_write(bth.opcode) ? Psn(bth.psn) : expected_;
-  if (has_released_) acks_.nak({psn, arrival.entropy, 0, arrival.port}, wire::Syndrome::ack);  // what arrived before, did
+  if (has_released_)
+    acks_.nak({psn, arrival.entropy, 0, arrival.port}, wire::Syndrome::ack);  // what arrived before, did
   acks_.nack({psn, arrival.entropy, 0, arrival.port}, wire::NackReason::unexpected_event);
 }
 
@@ -282,7 +285,8 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
   sack.mark = reply.mark;
   sack.answers_probe = reply.answers_probe;
   const std::int32_t offset = std::clamp(reply.trigger.psn - cack, -32768, 32767);
-  sack.ack_psn_offset = reply.answers_probe ? static_cast<std::int16_t>(reply.probe_id) : static_cast<std::int16_t>(offset);
+  sack.ack_psn_offset = reply.answers_probe ? static_cast<std::int16_t>(reply.probe_id)
+                                            : static_cast<std::int16_t>(offset);
   sack.entropy = reply.trigger.entropy;
   sack.spdcid = static_cast<std::uint16_t>(context_.qpn);
   sack.dpdcid = static_cast<std::uint16_t>(context_.dest_qpn);

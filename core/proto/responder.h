@@ -16,16 +16,20 @@
 #include "proto/ack_generator.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/time_wait.h"
 #include "proto/event_log.h"
 #include "proto/memory.h"
+#include "proto/time_wait.h"
 
 namespace softmrc::proto {
 
 class Responder {
  public:
   Responder(QpContext& context, const EndpointConfig& config, const Memory& memory, CompletionQueue& completions)
-      : context_(context), config_(config), memory_(memory), completions_(completions), acks_(config.sack_threshold_bytes, config.sack_gap) {}
+      : context_(context),
+        config_(config),
+        memory_(memory),
+        completions_(completions),
+        acks_(config.sack_threshold_bytes, config.sack_gap) {}
 
   void start(const RtrAttributes& attributes);
 
@@ -37,7 +41,8 @@ class Responder {
   bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
 
   // Anything but success means that the queue pair must go to error; the refusal for the peer is already queued.
-  [[nodiscard]] CompletionStatus on_write(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
+  [[nodiscard]] CompletionStatus on_write(Time now, const wire::Bth& bth, const wire::Write& write,
+                                          const Arrival& arrival);
   void on_trimmed(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
   void on_probe(const wire::Probe& probe, const Arrival& arrival);
   // A packet for a queue pair that is in error: tell the peer, so that it need not wait for its timer.
@@ -67,8 +72,15 @@ class Responder {
   void fail();
 
   TimeWaitState time_wait_state() const {
-    return {context_.qpn, context_.dest_qpn, context_.peer, expected_ - 1, static_cast<std::uint16_t>(released_messages_ - 1),
-            has_released_, ~0u, {}, {}};
+    return {context_.qpn,
+            context_.dest_qpn,
+            context_.peer,
+            expected_ - 1,
+            static_cast<std::uint16_t>(released_messages_ - 1),
+            has_released_,
+            ~0u,
+            {},
+            {}};
   }
 
   Psn expected() const { return expected_; }
@@ -115,18 +127,18 @@ class Responder {
   const Memory& memory_;
   CompletionQueue& completions_;
 
-  std::uint32_t mpr_ = 8;          // window, in units of 128 PSNs
-  Psn promised_;                   // the edge of a larger one that was offered before
+  std::uint32_t mpr_ = 8;  // window, in units of 128 PSNs
+  Psn promised_;           // the edge of a larger one that was offered before
   std::uint32_t max_wimm_ = 128;
-  Psn expected_;                   // the oldest PSN not yet received
-  Psn highest_;                    // the newest PSN received
-  std::uint32_t out_of_order_ = 0; // received beyond expected_
+  Psn expected_;                    // the oldest PSN not yet received
+  Psn highest_;                     // the newest PSN received
+  std::uint32_t out_of_order_ = 0;  // received beyond expected_
   WindowBitmap received_;
-  SerialRing<Part> parts_;         // of what came out of order
-  Part message_;                   // the first packet of the message that is being released
-  std::uint32_t position_ = 0;     // and how many of its packets have been
-  WindowBitmap unreported_;        // blocks of 64 PSNs in which something arrived since they were last reported
-  std::uint32_t next_block_ = 0;   // where the search for one goes on, so that every block gets its turn
+  SerialRing<Part> parts_;        // of what came out of order
+  Part message_;                  // the first packet of the message that is being released
+  std::uint32_t position_ = 0;    // and how many of its packets have been
+  WindowBitmap unreported_;       // blocks of 64 PSNs in which something arrived since they were last reported
+  std::uint32_t next_block_ = 0;  // where the search for one goes on, so that every block gets its turn
   std::uint64_t received_bytes_ = 0;
   std::uint16_t released_messages_ = 0;
   bool has_released_ = false;
@@ -137,7 +149,7 @@ class Responder {
 
   AckGenerator acks_;
   std::uint8_t penalty_ = 0;
-  std::uint8_t restores_left_ = 0; // SACKs that still carry restore_cwnd, in case one is lost
+  std::uint8_t restores_left_ = 0;  // SACKs that still carry restore_cwnd, in case one is lost
   bool is_first_packet_ = true;
 };
 

@@ -53,8 +53,8 @@ ReversePaths::Choice ReversePaths::draw(std::uint32_t port, const EvSet& evs) {
   return ev == no_ev ? Choice{} : Choice{ev, evs[ev].value};
 }
 
-// What breaks a link mostly breaks both directions, so the way the peer's last packet came is the best guess, if a list of
-// ours has it; but not the only one, and none where just that has failed.
+// What breaks a link mostly breaks both directions, so the way the peer's last packet came is the best guess, if a list
+// of ours has it; but not the only one, and none where just that has failed.
 ReversePaths::Choice ReversePaths::redraw(std::uint32_t port) {
   const EvSet& evs = set();
   const std::uint32_t arrived_by = paths_[port].arrived_by;
@@ -75,7 +75,8 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   if (ports == 0) return std::nullopt;
   const std::uint32_t likely = likeliest(arrival_port, ports);
   if (is_free(likely) && prng_.below(4)) return static_cast<std::uint8_t>(likely);
-  for (std::uint32_t skip = prng_.below(static_cast<std::uint32_t>(std::popcount(ports))); skip; --skip) ports &= ports - 1;
+  for (std::uint32_t skip = prng_.below(static_cast<std::uint32_t>(std::popcount(ports))); skip; --skip)
+    ports &= ports - 1;
   return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
 

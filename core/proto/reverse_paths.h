@@ -1,9 +1,9 @@
-// The paths that acknowledgements take: one EV per port, apart from the data's rotation but out of the same set, so that
-// what the controller denied or replaced carries nothing. A port all of whose EVs are denied carries no acknowledgement.
-// A SACK goes back by the port its packet came in on, since that port just proved alive, unless the way back there is
-// known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any, and otherwise an
-// EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the same peer take each
-// other's word for a port: only one of them probes it in that time.
+// The paths that acknowledgements take: one EV per port, apart from the data's rotation but out of the same set, so
+// that what the controller denied or replaced carries nothing. A port all of whose EVs are denied carries no
+// acknowledgement. A SACK goes back by the port its packet came in on, since that port just proved alive, unless the
+// way back there is known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any,
+// and otherwise an EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the same
+// peer take each other's word for a port: only one of them probes it in that time.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct SharedReversePath {
 // spec: reverse-paths
 class ReversePaths {
  public:
-  // `of_evs` is what the set is, or will be, built with: to keep one for every queue pair that only receives would cost a
-  // simulator of a hundred thousand nodes too much.
+  // `of_evs` is what the set is, or will be, built with: to keep one for every queue pair that only receives would cost
+  // a simulator of a hundred thousand nodes too much.
   void build(const EvProfile& profile, const EvSet& evs, Prng of_evs, std::uint32_t ports, Prng prng);
   bool is_built() const { return !paths_.empty(); }
   // The controller changed the set.
@@ -79,7 +79,8 @@ class ReversePaths {
                                          std::span<SharedReversePath> shared);
   // An answer that comes after its round was judged shows a path that is too slow to be healthy. One of a path that was
   // given up meanwhile brings it back, if it still may be used.
-  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took, std::span<SharedReversePath> shared);
+  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took,
+                 std::span<SharedReversePath> shared);
 
  private:
   struct Path {
@@ -94,8 +95,8 @@ class ReversePaths {
   // Timers and probes of a peer that hears nothing are a second apart at most.
   static constexpr Duration suspect_lifetime = seconds(2);
 
-  // The set, or its twin as long as nobody has built it: made to begin with and thrown away, and kept from the first trouble
-  // on, since trouble should cost no memory each time.
+  // The set, or its twin as long as nobody has built it: made to begin with and thrown away, and kept from the first
+  // trouble on, since trouble should cost no memory each time.
   const EvSet& set();
   Choice draw(std::uint32_t port, const EvSet& evs);
   Choice redraw(std::uint32_t port);

@@ -10,8 +10,8 @@ namespace softmrc::proto {
 class Rtt {
  public:
   Rtt() = default;
-  // With `learn`, the first sample replaces the configured base even when it is longer; otherwise the base only shrinks.
-  // `least` is how short the base may become.
+  // With `learn`, the first sample replaces the configured base even when it is longer; otherwise the base only
+  // shrinks. `least` is how short the base may become.
   Rtt(Duration configured, bool learn, Duration least)
       : base_(std::max(configured, least)),
         fastest_(configured),
@@ -47,8 +47,8 @@ class Rtt {
   Duration smoothed() const { return smoothed_; }
   bool has_sample() const { return samples_ > 0; }
 
-  // How long silence may last before it means something. A base that is held up tells of scheduling and not of when answers
-  // come: by how much those vary is seen, and a part of it is enough.
+  // How long silence may last before it means something. A base that is held up tells of scheduling and not of when
+  // answers come: by how much those vary is seen, and a part of it is enough.
   Duration silence() const { return smoothed_ + std::max({deviation_ * 4, fastest_ / 2, least_ / 8}); }
 
  private:

@@ -38,7 +38,9 @@ class SendQueue {
   // The oldest that the peer has not confirmed.
   const Message& front() const { return messages_.front(); }
   const Message& operator[](std::size_t i) const { return messages_[i]; }
-  const Message& of(std::uint16_t msn) const { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }
+  const Message& of(std::uint16_t msn) const {
+    return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)];
+  }
 
   void push(const WorkRequest& request, std::uint32_t packets) {
     Message m{request};
@@ -102,7 +104,7 @@ class SendQueue {
   std::uint32_t packets_cut_ = 0;  // of that one
   std::uint16_t next_msn_ = 0;
   std::uint16_t next_rqmsn_ = 0;
-  std::uint32_t immediates_ = 0;   // under way
+  std::uint32_t immediates_ = 0;  // under way
 };
 
 }  // namespace softmrc::proto

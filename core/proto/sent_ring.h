@@ -15,9 +15,9 @@
 namespace softmrc::proto {
 
 enum class SentState : std::uint8_t {
-  acked,    // acknowledged, or the slot was never used
+  acked,  // acknowledged, or the slot was never used
   in_flight,
-  lost,       // declared lost, waiting to be sent again
+  lost,  // declared lost, waiting to be sent again
 };
 
 // Which transmission of a packet an acknowledgement of it answers.
@@ -38,10 +38,10 @@ struct SentRecord {
   SentState state = SentState::acked;
   std::uint8_t tx_count = 0;
   bool on_ev_list : 1 = false;
-  bool path_charged : 1 = false;       // the verdict of loss counted against its EV
-  bool window_charged : 1 = false;       // and against the congestion window
-  bool is_ambiguous = false;              // sent again in silence, without a verdict on the first copy
-  bool was_nacked = false;            // the last transmission is known not to have been taken
+  bool path_charged : 1 = false;    // the verdict of loss counted against its EV
+  bool window_charged : 1 = false;  // and against the congestion window
+  bool is_ambiguous = false;        // sent again in silence, without a verdict on the first copy
+  bool was_nacked = false;          // the last transmission is known not to have been taken
   AckedCopy answers = AckedCopy::newest;
 };
 static_assert(sizeof(SentRecord) == 32);
@@ -94,7 +94,9 @@ class SentRing {
   };
   using Link = std::uint16_t SentRecord::*;
 
-  Psn widen(std::uint16_t low) const { return first_ + static_cast<std::uint16_t>(low - static_cast<std::uint16_t>(first_.value)); }
+  Psn widen(std::uint16_t low) const {
+    return first_ + static_cast<std::uint16_t>(low - static_cast<std::uint16_t>(first_.value));
+  }
 
   void append(List& list, Psn psn, Link older, Link newer) {
     const auto me = static_cast<std::uint16_t>(psn.value);

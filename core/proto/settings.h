@@ -1,5 +1,5 @@
-// How a setting is declared: once, with its name, its bounds and its meaning; its default is what its struct begins with.
-// What refuses values, the bindings, Python's classes and docs/settings.md all read these lists.
+// How a setting is declared: once, with its name, its bounds and its meaning; its default is what its struct begins
+// with. What refuses values, the bindings, Python's classes and docs/settings.md all read these lists.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct Setting {
   using Value = T;
 
   const char* name;  // the unit last: a duration's ends in _us
-  T Struct::*member;
+  T Struct::* member;
   const char* meaning;
   std::optional<std::pair<T, T>> bounds;
 
@@ -62,12 +62,12 @@ struct Setting {
 };
 
 template <typename Struct, typename T>
-Setting<Struct, T> setting(const char* name, T Struct::*member, const char* meaning) {
+Setting<Struct, T> setting(const char* name, T Struct::* member, const char* meaning) {
   return {name, member, meaning, std::nullopt};
 }
 template <typename Struct, typename T>
-Setting<Struct, T> setting(const char* name, T Struct::*member, std::type_identity_t<T> low, std::type_identity_t<T> high,
-                           const char* meaning) {
+Setting<Struct, T> setting(const char* name, T Struct::* member, std::type_identity_t<T> low,
+                           std::type_identity_t<T> high, const char* meaning) {
   return {name, member, meaning, std::pair{low, high}};
 }
 

@@ -53,7 +53,8 @@ TimeWait::Handled TimeWait::handle(const wire::Packet& packet, const Arrival& ar
   if (state.peer != arrival.peer) return Handled::wrong_peer;
   if (const auto* write = std::get_if<wire::Write>(&packet.body)) {
     const Psn psn(packet.bth.psn);
-    const bool has_arrived = state.has_confirmed && psn - state.cack <= 0 && Msn(write->meth.msn) - Msn(state.confirmed) <= 0;
+    const bool has_arrived = state.has_confirmed && psn - state.cack <= 0 &&
+                             Msn(write->meth.msn) - Msn(state.confirmed) <= 0;
     owe_ack(state.qpn, arrival.port);
     if (has_arrived) return Handled::answered;
     answer({*place, state.qpn, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});

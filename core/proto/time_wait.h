@@ -1,6 +1,6 @@
 // Queue pairs that were destroyed, and what they still have to say: what they took has arrived, and they take no more.
-// A peer whose last acknowledgement was lost asks again, perhaps after the queue pair is gone. Without an answer it would
-// wait until its patience ends, and then report as failed what has arrived.
+// A peer whose last acknowledgement was lost asks again, perhaps after the queue pair is gone. Without an answer it
+// would wait until its patience ends, and then report as failed what has arrived.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct TimeWaitState {
   std::uint32_t qpn = 0;
   std::uint32_t dest_qpn = 0;
   std::uint32_t peer = no_peer;
-  Psn cack;                      // everything up to here has arrived
-  std::uint16_t confirmed = 0;   // the newest message that has
+  Psn cack;                     // everything up to here has arrived
+  std::uint16_t confirmed = 0;  // the newest message that has
   bool has_confirmed = false;
   // The ways back that it had: ports that may be used, and what to use there.
   std::uint32_t open_ports = ~0u;
@@ -83,7 +83,7 @@ class TimeWait {
   struct Answer {
     std::uint32_t place = 0;
     std::uint32_t qpn = 0;
-    Psn refused;                 // the packet that is not taken
+    Psn refused;  // the packet that is not taken
     std::uint32_t entropy = 0;
     std::uint16_t ticks = 0;
     std::uint8_t port = 0;
@@ -94,7 +94,7 @@ class TimeWait {
   void answer(const Answer& answer);
   void fill(const Answer& answer, std::uint32_t free_ports, Transmit& out) const;
 
-  IdTable places_;               // of queue pairs, in states_
+  IdTable places_;  // of queue pairs, in states_
   std::vector<TimeWaitState> states_;
   std::vector<std::uint32_t> free_places_;
   Ring<std::uint32_t> order_;    // places, oldest first

@@ -1,5 +1,5 @@
-// So many a second on average, and a burst of a tenth of a second's worth. What is left of it is known by when the last one
-// taken will have been earned.
+// So many a second on average, and a burst of a tenth of a second's worth. What is left of it is known by when the last
+// one taken will have been earned.
 #pragma once
 
 #include <algorithm>

@@ -59,7 +59,7 @@ struct Arrival {
   std::uint32_t qpn = no_qpn;  // our queue pair whose keys opened it, where it was sealed
   std::uint32_t entropy = 0;   // as far as the headers carried it
   std::uint8_t port = 0;
-  bool congestion = false;     // ECN: CE
+  bool congestion = false;  // ECN: CE
   Trim trim = Trim::none;
   Integrity integrity = Integrity::unchecked;
 };

@@ -1,6 +1,6 @@
 // Peers of which the network said that nobody is there any more (ICMP: port unreachable). Anybody can forge that, so it
-// decides nothing: the peer is asked for a sign of life on every plane, at once and again and again, and is given up only
-// if nothing at all has come from it by the end of a shorter patience than the timers have.
+// decides nothing: the peer is asked for a sign of life on every plane, at once and again and again, and is given up
+// only if nothing at all has come from it by the end of a shorter patience than the timers have.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ class UnreachableProbes {
   bool empty() const { return unreachable_probes_.empty(); }
 
   bool contains(std::uint32_t peer) const {
-    return std::any_of(unreachable_probes_.begin(), unreachable_probes_.end(), [peer](const Suspect& suspect) { return suspect.peer == peer; });
+    return std::any_of(unreachable_probes_.begin(), unreachable_probes_.end(),
+                       [peer](const Suspect& suspect) { return suspect.peer == peer; });
   }
   // One suspect at a time: whoever forges reports must not make us ask more often than this.
   void add(Time now, std::uint32_t peer, std::uint32_t ports, Duration patience) {
@@ -71,7 +72,8 @@ class UnreachableProbes {
       unreachable_probes_.erase(unreachable_probes_.begin() + static_cast<std::ptrdiff_t>(i));
       return peer;
     }
-    std::erase_if(unreachable_probes_, [now](const Suspect& d) { return d.dead_at == Time::never() && d.probe_at <= now; });
+    std::erase_if(unreachable_probes_,
+                  [now](const Suspect& d) { return d.dead_at == Time::never() && d.probe_at <= now; });
     return std::nullopt;
   }
 
@@ -91,8 +93,8 @@ class UnreachableProbes {
     std::uint32_t peer = 0;
     std::uint32_t ports = 0;  // that this round has yet to ask
     Time probe_at{};
-    Time dead_at{};       // never: it was heard; the entry then only keeps the next suspect waiting
-    bool was_probed = false;   // where nothing may be said, silence means nothing
+    Time dead_at{};           // never: it was heard; the entry then only keeps the next suspect waiting
+    bool was_probed = false;  // where nothing may be said, silence means nothing
   };
   std::vector<Suspect> unreachable_probes_;
 };

@@ -1,6 +1,6 @@
 // How much a queue pair may have in flight, and by which ports: one window over all of them, or one for each.
-// One is what a fabric wants whose planes are alike and whose switches mark. Where planes are links of their own, each of
-// some speed, what one of them carries says nothing about another.
+// One is what a fabric wants whose planes are alike and whose switches mark. Where planes are links of their own, each
+// of some speed, what one of them carries says nothing about another.
 #pragma once
 
 #include <algorithm>
@@ -70,8 +70,12 @@ class Windows {
     if (!is_each_ || windows_[port].round_trip.ps == 0) return Duration{0};
     return std::max(windows_[port].round_trip, windows_[port].latest) - shortest_;
   }
-  void on_trim(Time now, std::uint32_t port, std::uint64_t bytes) { of(port).controller.on_trim(now, {bytes, of(port).in_flight}); }
-  void on_loss(Time now, std::uint32_t port, std::uint64_t bytes) { of(port).controller.on_loss(now, {bytes, of(port).in_flight}); }
+  void on_trim(Time now, std::uint32_t port, std::uint64_t bytes) {
+    of(port).controller.on_trim(now, {bytes, of(port).in_flight});
+  }
+  void on_loss(Time now, std::uint32_t port, std::uint64_t bytes) {
+    of(port).controller.on_loss(now, {bytes, of(port).in_flight});
+  }
   void on_loss_undone(std::uint32_t port, std::uint64_t bytes) { of(port).controller.on_loss_undone(bytes); }
 
   std::uint64_t in_flight() const { return in_flight_; }
@@ -102,7 +106,8 @@ class Windows {
   std::uint32_t open_ports(std::uint32_t senders) const {
     if (!is_each_) return has_room(windows_[0], 1, senders) ? ~0u : 0;
     std::uint32_t open = 0;
-    for (std::uint32_t p = 0; p < windows_.size(); ++p) open |= static_cast<std::uint32_t>(has_room(windows_[p], 1, senders)) << p;
+    for (std::uint32_t p = 0; p < windows_.size(); ++p)
+      open |= static_cast<std::uint32_t>(has_room(windows_[p], 1, senders)) << p;
     return open;
   }
 
@@ -118,12 +123,13 @@ class Windows {
 
   One& of(std::uint32_t port) { return windows_[is_each_ ? port : 0]; }
   bool has_room(const One& one, std::uint32_t packets, std::uint32_t senders) const {
-    return one.in_flight == 0 || one.in_flight + std::uint64_t{packets} * nominal_mtu_ <= static_cast<std::uint64_t>(one.controller.window(senders));
+    return one.in_flight == 0 || one.in_flight + std::uint64_t{packets} * nominal_mtu_ <=
+                                     static_cast<std::uint64_t>(one.controller.window(senders));
   }
 
   std::vector<One> windows_ = std::vector<One>(1);
   static constexpr Duration longest = Duration{std::int64_t{1} << 62};
-  Duration shortest_ = longest;      // round trip of all ports
+  Duration shortest_ = longest;  // round trip of all ports
   std::uint64_t in_flight_ = 0;
   std::uint32_t nominal_mtu_ = 0;
   bool is_each_ = false;

@@ -23,13 +23,14 @@ void bind_ranks(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);
-void bind_seal(nanobind::module_& m);        // before bind_device
-void bind_types(nanobind::module_& m);       // Python classes that Python cannot make
+void bind_seal(nanobind::module_& m);   // before bind_device
+void bind_types(nanobind::module_& m);  // Python classes that Python cannot make
 
-// Runs what may lose the GIL. A daemon thread that wants it back when the interpreter is gone is ended by CPython (before
-// 3.14) as pthread_exit does it: its stack is unwound, through destructors and nanobind's `catch (...)`, and the process
-// aborts. Such a thread stays here for ever instead, which is also what CPython does from 3.14 on. It is known by having no
-// exception: to catch abi::__forced_unwind by reference would bind that to nothing, which UBSan objects to.
+// Runs what may lose the GIL. A daemon thread that wants it back when the interpreter is gone is ended by CPython
+// (before 3.14) as pthread_exit does it: its stack is unwound, through destructors and nanobind's `catch (...)`, and
+// the process aborts. Such a thread stays here for ever instead, which is also what CPython does from 3.14 on. It is
+// known by having no exception: to catch abi::__forced_unwind by reference would bind that to nothing, which UBSan
+// objects to.
 template <typename F>
 auto hang_if_finalizing(F f) {
   try {
@@ -44,7 +45,9 @@ auto hang_if_finalizing(F f) {
 class GilRelease {
  public:
   GilRelease() : state_(PyEval_SaveThread()) {}
-  ~GilRelease() { hang_if_finalizing([this] { PyEval_RestoreThread(state_); }); }
+  ~GilRelease() {
+    hang_if_finalizing([this] { PyEval_RestoreThread(state_); });
+  }
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
 
@@ -63,10 +66,10 @@ std::optional<collectives::Algorithm> algorithm_of(const std::optional<std::stri
 
 // Durations cross the boundary as microseconds.
 template <typename Class, typename Struct>
-void def_us(Class& c, const char* name, Duration Struct::*member, const char* meaning = "") {
-  c.def_prop_rw(
-      name, [member](const Struct& s) { return static_cast<double>((s.*member).ps) / 1e6; },
-      [member](Struct& s, double us) { s.*member = Duration{static_cast<std::int64_t>(us * 1e6 + 0.5)}; }, meaning);
+void def_us(Class& c, const char* name, Duration Struct::* member, const char* meaning = "") {
+  c.def_prop_rw(name, [member](const Struct& s) {
+    return static_cast<double>((s.*member).ps) / 1e6;
+  }, [member](Struct& s, double us) { s.*member = Duration{static_cast<std::int64_t>(us * 1e6 + 0.5)}; }, meaning);
 }
 
 // A Python object's memory, held by the buffer protocol for as long as this lives.

@@ -44,19 +44,23 @@ class Reader {
 void bind_capture(nanobind::module_& m) {
   m.attr("MRC_ON_ANY_PORT") = nb::str(wire::mrc_on_any_port.data(), wire::mrc_on_any_port.size());
   nb::class_<wire::PcapngWriter>(m, "PcapngWriter")
-      .def("__init__", [](wire::PcapngWriter* self, const std::string& application) {
-        new (self) wire::PcapngWriter(application);
-      }, "application"_a)
-      .def("add_interface", [](wire::PcapngWriter& self, const std::string& name, const std::string& description,
-                               std::uint16_t linktype) { return self.add_interface(name, description, linktype); },
+      .def("__init__",
+           [](wire::PcapngWriter* self, const std::string& application) { new (self) wire::PcapngWriter(application); },
+           "application"_a)
+      .def("add_interface",
+           [](wire::PcapngWriter& self, const std::string& name, const std::string& description,
+              std::uint16_t linktype) { return self.add_interface(name, description, linktype); },
            "name"_a, "description"_a, "linktype"_a)
-      .def("write", [](wire::PcapngWriter& self, std::uint32_t interface, std::uint64_t time_ns, const nb::bytes& frame,
-                       const std::string& comment, std::optional<std::uint32_t> original_size) {
-        return self.write(interface, time_ns, view(frame), comment, original_size);
-      }, "interface"_a, "time_ns"_a, "frame"_a, "comment"_a, "original_size"_a.none())
+      .def("write",
+           [](wire::PcapngWriter& self, std::uint32_t interface, std::uint64_t time_ns, const nb::bytes& frame,
+              const std::string& comment, std::optional<std::uint32_t> original_size) {
+    return self.write(interface, time_ns, view(frame), comment, original_size);
+  },
+           "interface"_a, "time_ns"_a, "frame"_a, "comment"_a, "original_size"_a.none())
       .def_prop_ro("interfaces", &wire::PcapngWriter::interfaces)
-      .def_prop_ro("pending", [](const wire::PcapngWriter& self) { return self.bytes().size(); })
-      .def("take", [](wire::PcapngWriter& self) { return to_bytes(self.take()); });
+      .def_prop_ro("pending", [](const wire::PcapngWriter& self) {
+    return self.bytes().size();
+  }).def("take", [](wire::PcapngWriter& self) { return to_bytes(self.take()); });
 
   nb::class_<Reader>(m, "PcapngReader")
       .def("__init__", [](Reader* self, nb::bytes data) { new (self) Reader(std::move(data)); }, "data"_a)

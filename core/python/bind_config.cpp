@@ -1,10 +1,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "python/bind.h"
-#include "python/wire_tuples.h"
 #include "proto/congestion/controller.h"
 #include "proto/transmit.h"
+#include "python/bind.h"
+#include "python/wire_tuples.h"
 #include "udp/gso.h"
 #include "wire/sealed.h"
 
@@ -18,13 +18,12 @@ namespace {
 
 // PSNs cross the boundary as numbers, and one that does not fit is refused here: a Psn cannot hold it.
 template <typename Class, typename Struct>
-void def_psn(Class& c, const char* name, Psn Struct::*member, const char* meaning) {
-  c.def_prop_rw(
-      name, [member](const Struct& s) { return (s.*member).value; },
-      [member, name](Struct& s, std::uint32_t v) {
-        raise_if(within<std::uint32_t>(name, v, 0, Psn::mask));
-        s.*member = Psn(v);
-      }, meaning);
+void def_psn(Class& c, const char* name, Psn Struct::* member, const char* meaning) {
+  c.def_prop_rw(name, [member](const Struct& s) { return (s.*member).value; },
+                [member, name](Struct& s, std::uint32_t v) {
+    raise_if(within<std::uint32_t>(name, v, 0, Psn::mask));
+    s.*member = Psn(v);
+  }, meaning);
 }
 
 nb::object to_python(Duration value) { return nb::float_(static_cast<double>(value.ps) / 1e6); }
@@ -42,7 +41,7 @@ nb::class_<Struct> bind_settings(nb::module_& m, nb::dict& declared, const char*
   nb::list rows;
   each_setting<Struct>([&](const auto& one) {
     using Value = typename std::remove_cvref_t<decltype(one)>::Value;
-    Value Struct::*const member = one.member;
+    Value Struct::* const member = one.member;
     if constexpr (std::is_same_v<Value, Duration>) def_us(c, one.name, member, one.meaning);
     else if constexpr (std::is_same_v<Value, Psn>) def_psn(c, one.name, member, one.meaning);
     else c.def_rw(one.name, member, one.meaning);
@@ -69,24 +68,29 @@ void bind_config(nb::module_& m) {
 
   nb::dict declared;
   bind_settings<EndpointConfig>(m, declared, "EndpointConfig", "One node.");
-  bind_settings<EvProfile>(m, declared, "EvProfile", "The paths of a queue pair: how many, and where their entropy values come from.")
+  bind_settings<EvProfile>(m, declared, "EvProfile",
+                           "The paths of a queue pair: how many, and where their entropy values come from.")
       .def("set_layout", [](EvProfile& p, const nb::tuple& layout) { p.layout = layout_from(layout); })
-      .def("add_entry", [](EvProfile& p, std::uint32_t value, std::uint8_t port) { p.entries.push_back({value, port}); })
-      .def("add_entry", [](EvProfile& p, const nb::bytes& ev, std::uint8_t port) {
-        p.entries.push_back({static_cast<std::uint32_t>(p.entries.size()), port});
-        p.evs.push_back(ev_bytes_from(ev));
-      });
-  bind_settings<CcProfile>(m, declared, "CcProfile", "Congestion control: which controller, what each is told, and what is set for each.")
+      .def("add_entry", [](EvProfile& p, std::uint32_t value, std::uint8_t port) {
+    p.entries.push_back({value, port});
+  }).def("add_entry", [](EvProfile& p, const nb::bytes& ev, std::uint8_t port) {
+    p.entries.push_back({static_cast<std::uint32_t>(p.entries.size()), port});
+    p.evs.push_back(ev_bytes_from(ev));
+  });
+  bind_settings<CcProfile>(m, declared, "CcProfile",
+                           "Congestion control: which controller, what each is told, and what is set for each.")
       .def("limit_window", &CcProfile::limit_window, "As much as the network needs, but no more than so many bytes.");
   bind_settings<InitAttributes>(m, declared, "InitAttributes", "RESET → INIT.");
   bind_settings<RtrAttributes>(m, declared, "RtrAttributes", "INIT → RTR: what is needed to receive.");
   bind_settings<RtsAttributes>(m, declared, "RtsAttributes", "RTR → RTS: what is needed to send.");
-  m.def("settings", [declared] { return declared; }, "Every setting, as declared: by class, its meaning and rows of (name, default, bounds, meaning).");
+  m.def("settings", [declared] { return declared; },
+        "Every setting, as declared: by class, its meaning and rows of (name, default, bounds, meaning).");
   m.attr("RETRY_FOREVER") = retry_forever;
   m.attr("LONGEST_PACKET_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::icrc_size);
   m.attr("LONGEST_SEALED_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::sealed_data_overhead);
   m.def("packets_a_train", &udp::gso_segments, nb::arg("mtu"), "Full packets of this payload that leave together.");
-  m.def("usual_quantum", &udp::default_quantum, nb::arg("mtu"), "How many packets of this payload share a path where nobody says.");
+  m.def("usual_quantum", &udp::default_quantum, nb::arg("mtu"),
+        "How many packets of this payload share a path where nobody says.");
   m.def("controllers", &Controllers::names, "The congestion controllers there are.");
 
   nb::class_<Buffer>(m, "Buffer")

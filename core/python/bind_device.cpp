@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "python/bind.h"
-#include "python/engine_views.h"
-#include "python/wire_tuples.h"
 #include "control/control_server.h"
 #include "host/faults.h"
 #include "host/host_error.h"
+#include "python/bind.h"
+#include "python/engine_views.h"
+#include "python/wire_tuples.h"
 #include "udp/device_error.h"
 #include "udp/views.h"
 
@@ -29,7 +29,8 @@ wire::Address address_of(nb::bytes raw) {
     return v4;
   }
   if (raw.size() != 16)
-    raise_if(proto::Error{proto::Error::Kind::config, "address", std::to_string(raw.size()) + " bytes", "4 or 16 bytes"});
+    raise_if(
+        proto::Error{proto::Error::Kind::config, "address", std::to_string(raw.size()) + " bytes", "4 or 16 bytes"});
   wire::Ipv6 v6;
   std::memcpy(v6.data(), raw.c_str(), 16);
   return v6;
@@ -43,13 +44,15 @@ void check_alive(Device& device) {
 
 std::uint32_t checked_plane(Device& device, std::uint32_t plane) {
   if (plane >= device.planes())
-    raise_if(proto::Error{proto::Error::Kind::config, "plane", std::to_string(plane), "below " + std::to_string(device.planes())});
+    raise_if(proto::Error{proto::Error::Kind::config, "plane", std::to_string(plane),
+                          "below " + std::to_string(device.planes())});
   return plane;
 }
 
 std::uint32_t checked_lane(Device& device, std::uint32_t lane) {
   if (lane >= device.lanes())
-    raise_if(proto::Error{proto::Error::Kind::config, "lane", std::to_string(lane), "below " + std::to_string(device.lanes())});
+    raise_if(proto::Error{proto::Error::Kind::config, "lane", std::to_string(lane),
+                          "below " + std::to_string(device.lanes())});
   return lane;
 }
 
@@ -58,12 +61,13 @@ void check_cq(Device& device, std::uint32_t cq) {
     raise_if(proto::Error{proto::Error::Kind::config, "cq", std::to_string(cq), "a completion queue of this device"});
 }
 
-proto::PostStatus post_write(Device& device, std::uint32_t qpn, std::uint64_t wr_id, const Buffer& source, std::uint64_t offset,
-                             std::uint32_t length, std::uint64_t remote_va, std::uint32_t rkey,
+proto::PostStatus post_write(Device& device, std::uint32_t qpn, std::uint64_t wr_id, const Buffer& source,
+                             std::uint64_t offset, std::uint32_t length, std::uint64_t remote_va, std::uint32_t rkey,
                              std::optional<std::uint32_t> imm, bool is_signaled) {
   if (offset > source.size() || length > source.size() - offset)
     raise_if(proto::Error{proto::Error::Kind::config, "length", std::to_string(length),
-                            "at most the " + std::to_string(source.size()) + " bytes of the source, from offset " + std::to_string(offset)});
+                          "at most the " + std::to_string(source.size()) + " bytes of the source, from offset " +
+                              std::to_string(offset)});
   check_alive(device);
   proto::WorkRequest request;
   request.wr_id = wr_id;
@@ -75,7 +79,8 @@ proto::PostStatus post_write(Device& device, std::uint32_t qpn, std::uint64_t wr
   request.has_imm = imm.has_value();
   request.is_signaled = is_signaled;
   GilRelease release;
-  return device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.post_write(now, qpn, request); });
+  return device.lane_of(qpn).with_engine_and_send(
+      [&](proto::Endpoint& e, Time now) { return e.post_write(now, qpn, request); });
 }
 
 nb::bytes taken(const std::vector<proto::Completion>& found, std::size_t count) {
@@ -203,34 +208,39 @@ void bind_plans(nb::module_& m) {
       .def_rw("lanes", &DeviceConfig::lanes)
       .def_rw("watches_links", &DeviceConfig::watches_links)
       .def_rw("port_burst", &DeviceConfig::port_burst)
-      .def_prop_rw("icrc", [](const DeviceConfig& p) { return p.sender.icrc; }, [](DeviceConfig& p, bool on) { p.sender.icrc = on; })
-      .def_prop_rw("gso", [](const DeviceConfig& p) { return p.sender.gso; }, [](DeviceConfig& p, bool on) { p.sender.gso = on; })
-      .def_prop_rw("ecn", [](const DeviceConfig& p) { return p.sender.ecn; }, [](DeviceConfig& p, bool on) { p.sender.ecn = on; })
+      .def_prop_rw("icrc", [](const DeviceConfig& p) { return p.sender.icrc; },
+                   [](DeviceConfig& p, bool on) { p.sender.icrc = on; })
+      .def_prop_rw("gso", [](const DeviceConfig& p) { return p.sender.gso; },
+                   [](DeviceConfig& p, bool on) { p.sender.gso = on; })
+      .def_prop_rw("ecn", [](const DeviceConfig& p) { return p.sender.ecn; },
+                   [](DeviceConfig& p, bool on) { p.sender.ecn = on; })
       .def_prop_rw("rekey_packets", [](const DeviceConfig& p) { return p.seal.key_update.packets; },
                    [](DeviceConfig& p, std::uint64_t packets) { p.seal.key_update.packets = packets; })
       .def_prop_rw("rekey_s", [](const DeviceConfig& p) { return p.seal.key_update.after.ps / 1'000'000'000'000; },
                    [](DeviceConfig& p, std::int64_t s) { p.seal.key_update.after = seconds(s); })
-      .def("add_plane", [](DeviceConfig& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port, const std::string& interface,
-                           const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes,
-                           std::uint32_t send_buffer_bytes) {
-        p.planes.push_back({address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes, send_buffer_bytes});
-      });
+      .def("add_plane", [](DeviceConfig& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
+                           const std::string& interface, const std::string& link, std::uint32_t sockets, bool any_local,
+                           std::uint32_t buffer_bytes, std::uint32_t send_buffer_bytes) {
+    p.planes.push_back(
+        {address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes, send_buffer_bytes});
+  });
   plan.def_prop_rw("spin_us", [](const DeviceConfig& p) { return static_cast<double>(p.spin.ps) / 1e6; },
                    [](DeviceConfig& p, double us) { p.spin = Duration{static_cast<std::int64_t>(us * 1e6)}; });
 
   nb::class_<PeerPlane>(m, "PeerPlane")
       .def("__init__", [](PeerPlane* self, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
                           std::vector<std::uint16_t> source_ports) {
-        new (self) PeerPlane();
-        self->address = address_of(address);
-        self->scope_id = scope_id;
-        self->port = port;
-        self->source_ports = std::move(source_ports);
-      });
+    new (self) PeerPlane();
+    self->address = address_of(address);
+    self->scope_id = scope_id;
+    self->port = port;
+    self->source_ports = std::move(source_ports);
+  });
   m.def("local_addresses", [] {
     nb::list rows;
     for (const LocalAddress& a : local_addresses())
-      rows.append(nb::make_tuple(a.interface, nb::bytes(reinterpret_cast<const char*>(a.address.bytes.data()), a.address.size()), a.mtu));
+      rows.append(nb::make_tuple(
+          a.interface, nb::bytes(reinterpret_cast<const char*>(a.address.bytes.data()), a.address.size()), a.mtu));
     return rows;
   });
   m.def("address_sum", [](nb::bytes address) { return address_sum(address_of(address).bytes); });
@@ -252,109 +262,134 @@ void bind_plans(nb::module_& m) {
 template <typename Class>
 void bind_engine_calls(Class& c) {
   using proto::Endpoint;
-  c.def("add_ev_profile", [](Device& d, std::uint32_t lane, const proto::EvProfile& profile) {
-     std::uint32_t id = 0;
-     raise_if(d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) {
-       return e.add_ev_profile(std::make_shared<proto::EvProfile>(profile), id);
-     }));
-     return id;
-   })
-      .def("add_cc_profile", [](Device& d, std::uint32_t lane, const proto::CcProfile& profile) {
-        std::uint32_t id = 0;
-        raise_if(d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) {
-          return e.add_cc_profile(std::make_shared<proto::CcProfile>(profile), id);
-        }));
-        return id;
-      })
-      .def("remove_ev_profile", [](Device& d, std::uint32_t lane, std::uint32_t id) {
-        return d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) { return e.remove_ev_profile(id); });
-      })
-      .def("remove_cc_profile", [](Device& d, std::uint32_t lane, std::uint32_t id) {
-        return d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) { return e.remove_cc_profile(id); });
-      })
+  c.def("add_ev_profile",
+        [](Device& d, std::uint32_t lane, const proto::EvProfile& profile) {
+    std::uint32_t id = 0;
+    raise_if(d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) {
+      return e.add_ev_profile(std::make_shared<proto::EvProfile>(profile), id);
+    }));
+    return id;
+  })
+      .def("add_cc_profile",
+           [](Device& d, std::uint32_t lane, const proto::CcProfile& profile) {
+    std::uint32_t id = 0;
+    raise_if(d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) {
+      return e.add_cc_profile(std::make_shared<proto::CcProfile>(profile), id);
+    }));
+    return id;
+  })
+      .def("remove_ev_profile",
+           [](Device& d, std::uint32_t lane, std::uint32_t id) {
+    return d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) { return e.remove_ev_profile(id); });
+  })
+      .def("remove_cc_profile",
+           [](Device& d, std::uint32_t lane, std::uint32_t id) {
+    return d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) { return e.remove_cc_profile(id); });
+  })
       .def("create_cq", &Device::create_cq)
       .def("destroy_cq", [](Device& d, std::uint32_t cq) { raise_if(d.destroy_cq(cq)); })
       .def("create_domain", &Device::create_domain)
-      .def("add_region", [](Device& d, std::uint32_t rkey, std::uint64_t va, const Buffer& buffer, proto::Domain domain) {
-        return d.add_region({buffer.data(), va, buffer.size(), rkey, nullptr, domain});
-      })
+      .def("add_region",
+           [](Device& d, std::uint32_t rkey, std::uint64_t va, const Buffer& buffer, proto::Domain domain) {
+    return d.add_region({buffer.data(), va, buffer.size(), rkey, nullptr, domain});
+  })
       .def("remove_region", &Device::remove_region)
       .def("reads_from", [](Device& d, const Buffer& b) { return d.reads_from(b.data(), b.data() + b.size()); })
       .def("create_qp", [](Device& d, std::uint32_t qpn) { raise_if(d.create_qp(qpn)); })
-      .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a, std::optional<std::uint32_t> evs, std::optional<std::uint32_t> control) {
-        raise_if(d.modify_init(qpn, a, {evs, control}));
-      }, nb::arg("qpn"), nb::arg("attributes"), nb::arg("ev_profile").none() = nb::none(), nb::arg("cc_profile").none() = nb::none())
-      .def("has_wide_evs", [](Device& d, std::uint32_t qpn) {
-        return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
-          const proto::QueuePair* pair = e.qp(qpn);
-          return pair && pair->ev_profile().is_wide();
-        });
-      })
-      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, SealKeys* seal) { raise_if(d.modify_rtr(qpn, a, seal)); },
-           nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
+      .def("modify_init",
+           [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a, std::optional<std::uint32_t> evs,
+              std::optional<std::uint32_t> control) { raise_if(d.modify_init(qpn, a, {evs, control})); },
+           nb::arg("qpn"), nb::arg("attributes"), nb::arg("ev_profile").none() = nb::none(),
+           nb::arg("cc_profile").none() = nb::none())
+      .def("has_wide_evs",
+           [](Device& d, std::uint32_t qpn) {
+    return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
+      const proto::QueuePair* pair = e.qp(qpn);
+      return pair && pair->ev_profile().is_wide();
+    });
+  })
+      .def("modify_rtr",
+           [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, SealKeys* seal) {
+    raise_if(d.modify_rtr(qpn, a, seal));
+  }, nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
       // Seconds since the peer was heard under this queue pair's keys; it is asked for another sign of life.
-      .def("ask", [](Device& d, std::uint32_t qpn) { return static_cast<double>(d.lane_of(qpn).ping(qpn).ps) / 1e12; }, nb::arg("qpn"))
-      .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
-        raise_if(d.lane_of(qpn).with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
-      })
-      .def("modify_error", [](Device& d, std::uint32_t qpn) {
-        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
-      })
+      .def("ask", [](Device& d, std::uint32_t qpn) { return static_cast<double>(d.lane_of(qpn).ping(qpn).ps) / 1e12; },
+           nb::arg("qpn"))
+      .def("modify_rts",
+           [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
+    raise_if(d.lane_of(qpn).with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
+  })
+      .def("modify_error",
+           [](Device& d, std::uint32_t qpn) {
+    raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
+  })
       .def("destroy_qp", &Device::destroy_qp)
-      .def("has_qp", [](Device& d, std::uint32_t qpn) {
-        return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return e.qp_state(qpn).has_value(); });
-      })
-      .def("query_qp", [](Device& d, std::uint32_t qpn) {
-        return query_dict(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
-      })
-      .def("query_evs", [](Device& d, std::uint32_t qpn) {
-        return ev_rows(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
-      })
-      .def("query_ev_values", [](Device& d, std::uint32_t qpn) {
-        return ev_values(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_ev_values(e, qpn); }));
-      })
-      .def("deny_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
-        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.deny_ev(now, qpn, ev); }));
-      })
-      .def("allow_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
-        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.allow_ev(now, qpn, ev); }));
-      })
-      .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
-        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, value); }));
-      })
-      .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, const nb::bytes& value) {
-        const wire::EvBytes bytes = ev_bytes_from(value);
-        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, bytes); }));
-      })
-      .def("qp_stats", [](Device& d, std::uint32_t qpn) {
-        const auto stats = d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
-          const proto::QueuePair* pair = e.qp(qpn);
-          return pair ? std::optional(pair->stats()) : std::nullopt;
-        });
-        if (!stats) raise_missing(qpn);
-        return stats_dict(*stats);
-      })
-      .def("post_write", &post_write, nb::arg("qpn"), nb::arg("wr_id"), nb::arg("source"), nb::arg("offset"), nb::arg("length"),
-           nb::arg("remote_va"), nb::arg("rkey"), nb::arg("imm").none(), nb::arg("is_signaled"))
-      .def("post_receive", [](Device& d, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count) {
-        check_alive(d);
-        return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
-          const proto::QueuePair* pair = e.qp(qpn);
-          // All of them or none.
-          if (pair && count > proto::Responder::max_receives - pair->responder().receives_posted()) return proto::PostStatus::queue_full;
-          proto::PostStatus status = proto::PostStatus::ok;
-          for (std::uint32_t i = 0; i < count && status == proto::PostStatus::ok; ++i) status = e.post_receive(qpn, wr_id);
-          return status;
-        });
-      })
+      .def("has_qp",
+           [](Device& d, std::uint32_t qpn) {
+    return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return e.qp_state(qpn).has_value(); });
+  })
+      .def("query_qp",
+           [](Device& d, std::uint32_t qpn) {
+    return query_dict(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
+  })
+      .def("query_evs",
+           [](Device& d, std::uint32_t qpn) {
+    return ev_rows(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
+  })
+      .def("query_ev_values",
+           [](Device& d, std::uint32_t qpn) {
+    return ev_values(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_ev_values(e, qpn); }));
+  })
+      .def("deny_ev",
+           [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
+    raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.deny_ev(now, qpn, ev); }));
+  })
+      .def("allow_ev",
+           [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
+    raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.allow_ev(now, qpn, ev); }));
+  })
+      .def("replace_ev",
+           [](Device& d, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
+    raise_if(
+        d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, value); }));
+  })
+      .def("replace_ev",
+           [](Device& d, std::uint32_t qpn, std::uint32_t ev, const nb::bytes& value) {
+    const wire::EvBytes bytes = ev_bytes_from(value);
+    raise_if(
+        d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, bytes); }));
+  })
+      .def("qp_stats",
+           [](Device& d, std::uint32_t qpn) {
+    const auto stats = d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
+      const proto::QueuePair* pair = e.qp(qpn);
+      return pair ? std::optional(pair->stats()) : std::nullopt;
+    });
+    if (!stats) raise_missing(qpn);
+    return stats_dict(*stats);
+  })
+      .def("post_write", &post_write, nb::arg("qpn"), nb::arg("wr_id"), nb::arg("source"), nb::arg("offset"),
+           nb::arg("length"), nb::arg("remote_va"), nb::arg("rkey"), nb::arg("imm").none(), nb::arg("is_signaled"))
+      .def("post_receive",
+           [](Device& d, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count) {
+    check_alive(d);
+    return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
+      const proto::QueuePair* pair = e.qp(qpn);
+      // All of them or none.
+      if (pair && count > proto::Responder::max_receives - pair->responder().receives_posted())
+        return proto::PostStatus::queue_full;
+      proto::PostStatus status = proto::PostStatus::ok;
+      for (std::uint32_t i = 0; i < count && status == proto::PostStatus::ok; ++i) status = e.post_receive(qpn, wr_id);
+      return status;
+    });
+  })
       .def("set_port", [](Device& d, std::uint32_t plane, bool up) {
-        checked_plane(d, plane);
-        d.set_port(plane, up);
-      })
-      .def("probe", [](Device& d, std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
-        checked_plane(d, plane);
-        return d.probe(peer, plane, {&entropy, 1}, token) == 1;
-      });
+    checked_plane(d, plane);
+    d.set_port(plane, up);
+  }).def("probe", [](Device& d, std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
+    checked_plane(d, plane);
+    return d.probe(peer, plane, {&entropy, 1}, token) == 1;
+  });
 }
 
 // What the environment asks for; empty where it asks for none.
@@ -366,7 +401,8 @@ std::string set_weather(Device& device) {
 }
 
 // Path, and why there is none.
-nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mtu, const std::string& settings, std::vector<std::uint64_t> speeds_bps) {
+nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mtu, const std::string& settings,
+                       std::vector<std::uint64_t> speeds_bps) {
   bool is_wanted = true;
   raise_if(host::read_control(host::of_process, is_wanted));
   if (!is_wanted) return nb::make_tuple("", "SOFTMRC_CONTROL is 0");
@@ -385,7 +421,8 @@ nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mt
 void bind_device(nb::module_& m) {
   bind_plans(m);
   m.def("set_weather", &set_weather);
-  m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"), nb::arg("speeds_bps"));
+  m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"),
+        nb::arg("speeds_bps"));
   nb::class_<Device> device(m, "Device");
   device.def("__init__", [](Device* self, const DeviceConfig& plan) {
     raise_if(validate(plan));
@@ -397,8 +434,10 @@ void bind_device(nb::module_& m) {
       .def_prop_ro("is_over", &Device::is_over)
       .def("abandon", &Device::close_after_fork)
       .def("cut_short", &Device::stop_lingering, nb::call_guard<GilRelease>())
-      .def("wait_until_over", [](Device& d, double timeout_s) { return d.wait_until_over(Duration{static_cast<std::int64_t>(timeout_s * 1e12)}); },
-           nb::call_guard<GilRelease>())
+      .def("wait_until_over",
+           [](Device& d, double timeout_s) {
+    return d.wait_until_over(Duration{static_cast<std::int64_t>(timeout_s * 1e12)});
+  }, nb::call_guard<GilRelease>())
       .def_prop_ro("lane_count", &Device::lanes)
       .def_prop_ro("open_lanes", &Device::open_lanes)
       .def("emptiest_lane", &Device::least_loaded_lane)
@@ -406,34 +445,46 @@ void bind_device(nb::module_& m) {
       .def_prop_ro("has_gso", [](Device& d) { return d.lane(0).has_gso(); })
       .def_prop_ro("spin_us", [](Device& d) { return static_cast<double>(d.spin().ps) / 1e6; })
       .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
-      .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) {
-        std::uint32_t peer = 0;
-        raise_if(d.add_peer(planes, peer));
-        return peer;
-      })
+      .def("add_peer",
+           [](Device& d, const std::vector<PeerPlane>& planes) {
+    std::uint32_t peer = 0;
+    raise_if(d.add_peer(planes, peer));
+    return peer;
+  })
       .def("remove_peer", &Device::remove_peer)
-      .def("expect_peer", [](Device& d, std::uint32_t lane, const std::vector<PeerPlane>& planes) {
-        std::uint32_t place = 0;
-        raise_if(d.expect_peer(lane, planes, place));
-        return place;
-      })
+      .def("expect_peer",
+           [](Device& d, std::uint32_t lane, const std::vector<PeerPlane>& planes) {
+    std::uint32_t place = 0;
+    raise_if(d.expect_peer(lane, planes, place));
+    return place;
+  })
       .def("forget_peer", &Device::forget_peer)
-      .def("narrow", [](Device& d, std::uint32_t qpn, std::uint32_t mtu) { raise_if(d.reduce_mtu(qpn, mtu)); }, nb::arg("qpn"), nb::arg("mtu"))
-      .def("survey_sizes", [](Device& d, std::uint32_t lane, const std::vector<PeerPlane>& planes) {
-        if (planes.size() != d.planes())
-          raise_if(proto::Error{proto::Error::Kind::config, "planes", std::to_string(planes.size()), std::to_string(d.planes())});
-        return d.lane(checked_lane(d, lane)).start_pmtu_discovery(planes);
-      }, nb::arg("lane"), nb::arg("planes"))
-      .def("ask_sizes", [](Device& d, std::uint32_t lane, std::uint32_t survey, const std::vector<std::uint32_t>& sizes) {
-        for (const std::uint32_t bytes : sizes)
-          if (bytes > 65'535) raise_if(proto::Error{proto::Error::Kind::config, "sizes", std::to_string(bytes), "at most 65,535"});
-        d.lane(checked_lane(d, lane)).send_pmtu_probes(survey, sizes);
-      }, nb::arg("lane"), nb::arg("survey"), nb::arg("sizes"))
-      .def("sizes_answered", [](Device& d, std::uint32_t lane, std::uint32_t survey) { return d.lane(checked_lane(d, lane)).pmtu_results(survey); },
-           nb::arg("lane"), nb::arg("survey"))
-      .def("end_survey", [](Device& d, std::uint32_t lane, std::uint32_t survey) { d.lane(checked_lane(d, lane)).end_pmtu_discovery(survey); },
-           nb::arg("lane"), nb::arg("survey"))
-      .def("set_path_mtu", [](Device& d, std::uint32_t plane, std::uint32_t bytes) { d.set_path_mtu(checked_plane(d, plane), bytes); },
+      .def("narrow", [](Device& d, std::uint32_t qpn, std::uint32_t mtu) { raise_if(d.reduce_mtu(qpn, mtu)); },
+           nb::arg("qpn"), nb::arg("mtu"))
+      .def("survey_sizes",
+           [](Device& d, std::uint32_t lane, const std::vector<PeerPlane>& planes) {
+    if (planes.size() != d.planes())
+      raise_if(proto::Error{proto::Error::Kind::config, "planes", std::to_string(planes.size()),
+                            std::to_string(d.planes())});
+    return d.lane(checked_lane(d, lane)).start_pmtu_discovery(planes);
+  }, nb::arg("lane"), nb::arg("planes"))
+      .def("ask_sizes",
+           [](Device& d, std::uint32_t lane, std::uint32_t survey, const std::vector<std::uint32_t>& sizes) {
+    for (const std::uint32_t bytes : sizes)
+      if (bytes > 65'535)
+        raise_if(proto::Error{proto::Error::Kind::config, "sizes", std::to_string(bytes), "at most 65,535"});
+    d.lane(checked_lane(d, lane)).send_pmtu_probes(survey, sizes);
+  }, nb::arg("lane"), nb::arg("survey"), nb::arg("sizes"))
+      .def("sizes_answered",
+           [](Device& d, std::uint32_t lane, std::uint32_t survey) {
+    return d.lane(checked_lane(d, lane)).pmtu_results(survey);
+  }, nb::arg("lane"), nb::arg("survey"))
+      .def("end_survey",
+           [](Device& d, std::uint32_t lane, std::uint32_t survey) {
+    d.lane(checked_lane(d, lane)).end_pmtu_discovery(survey);
+  }, nb::arg("lane"), nb::arg("survey"))
+      .def("set_path_mtu",
+           [](Device& d, std::uint32_t plane, std::uint32_t bytes) { d.set_path_mtu(checked_plane(d, plane), bytes); },
            nb::arg("plane"), nb::arg("bytes"))
       .def("expect_seal", &Device::expect_seal)
       .def_prop_ro("cq_count", [](Device& d) { return d.completion_queues(); })
@@ -445,21 +496,24 @@ void bind_device(nb::module_& m) {
       .def("poll", &poll)
       .def("flush", &flush)
       .def("poll_events", &poll_events)
-      .def("completion_fd", [](Device& d, std::uint32_t cq) {
-        check_cq(d, cq);
-        return d.completion_fd(cq);
-      })
+      .def("completion_fd",
+           [](Device& d, std::uint32_t cq) {
+    check_cq(d, cq);
+    return d.completion_fd(cq);
+  })
       .def("event_fd", &Device::event_fd)
       .def("planes", &plane_rows)
       .def("lanes", &lane_rows)
-      .def("faults", [](Device& d, std::uint32_t plane) {
-        checked_plane(d, plane);
-        return d.faults(plane);
-      })
-      .def("set_faults", [](Device& d, std::uint32_t plane, const Faults& faults) {
-        checked_plane(d, plane);
-        d.set_faults(plane, faults);
-      })
+      .def("faults",
+           [](Device& d, std::uint32_t plane) {
+    checked_plane(d, plane);
+    return d.faults(plane);
+  })
+      .def("set_faults",
+           [](Device& d, std::uint32_t plane, const Faults& faults) {
+    checked_plane(d, plane);
+    d.set_faults(plane, faults);
+  })
       .def("fault_stats", [](Device& d, std::uint32_t plane) { return fault_stats(d, checked_plane(d, plane)); })
       .def("start_capture", &Device::start_capture)
       .def("stop_capture", &Device::stop_capture);

@@ -33,7 +33,8 @@ class Recorder : public proto::TraceSink {
 };
 
 std::uint32_t checked(const char* field, std::uint32_t value, std::uint32_t limit) {
-  if (value >= limit) raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), "below " + std::to_string(limit)});
+  if (value >= limit)
+    raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), "below " + std::to_string(limit)});
   return value;
 }
 
@@ -43,7 +44,8 @@ struct Way {
 };
 
 Way checked(Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) {
-  return {checked("sender", sender, mesh.sides()), checked("receiver", receiver, mesh.sides()), checked("port", port, mesh.side(0).config().ports)};
+  return {checked("sender", sender, mesh.sides()), checked("receiver", receiver, mesh.sides()),
+          checked("port", port, mesh.side(0).config().ports)};
 }
 
 }  // namespace
@@ -90,81 +92,102 @@ void bind_mesh(nb::module_& m) {
   nb::class_<Recorder>(m, "Recorder").def(nb::init<std::uint16_t>()).def("take", &Recorder::take);
 
   nb::class_<Mesh>(m, "Mesh")
-      .def("__init__", [](Mesh* self, const MeshConfig& c, const std::vector<proto::EndpointConfig>& sides) {
-        for (const proto::EndpointConfig& side : sides) raise_if(proto::validate(side));
-        checked("sides", static_cast<std::uint32_t>(sides.size()), 255);
-        new (self) Mesh(c, sides);
-      })
-      .def("side", [](Mesh& mesh, std::uint32_t side) -> proto::Endpoint& { return mesh.side(checked("side", side, mesh.sides())); }, nb::rv_policy::reference_internal)
+      .def("__init__",
+           [](Mesh* self, const MeshConfig& c, const std::vector<proto::EndpointConfig>& sides) {
+    for (const proto::EndpointConfig& side : sides) raise_if(proto::validate(side));
+    checked("sides", static_cast<std::uint32_t>(sides.size()), 255);
+    new (self) Mesh(c, sides);
+  })
+      .def("side",
+           [](Mesh& mesh, std::uint32_t side) -> proto::Endpoint& {
+    return mesh.side(checked("side", side, mesh.sides()));
+  }, nb::rv_policy::reference_internal)
       .def_prop_ro("now_ps", [](const Mesh& mesh) { return mesh.now().ps; })
-      .def("weather", [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) -> MeshFaults& {
-        const Way way = checked(mesh, sender, receiver, port);
-        return mesh.faults(way.sender, way.receiver, way.port);
-      }, nb::rv_policy::reference_internal)
+      .def("weather",
+           [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) -> MeshFaults& {
+    const Way way = checked(mesh, sender, receiver, port);
+    return mesh.faults(way.sender, way.receiver, way.port);
+  }, nb::rv_policy::reference_internal)
       .def("watch_paths", &Mesh::watch_paths)
-      .def("set_ev_dead", [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, bool dead) {
-        const Way way = checked(mesh, sender, receiver, port);
-        mesh.set_ev_dead(way.sender, way.receiver, way.port, entropy, dead);
-      })
-      .def("set_ev_loss", [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, double loss) {
-        const Way way = checked(mesh, sender, receiver, port);
-        mesh.set_ev_loss(way.sender, way.receiver, way.port, entropy, loss);
-      })
-      .def("set_process", [](Mesh& mesh, std::uint32_t side, const ProcessConfig& c) { mesh.set_process(checked("side", side, mesh.sides()), c); })
-      .def("restart", [](Mesh& mesh, std::uint32_t side, const proto::EndpointConfig& c) {
-        raise_if(proto::validate(c));
-        checked("ports", c.ports - mesh.side(0).config().ports, 1);
-        mesh.restart(checked("side", side, mesh.sides()), c);
-      })
-      .def("kill", [](Mesh& mesh, std::uint32_t side, bool host_says_so) { mesh.kill(checked("side", side, mesh.sides()), host_says_so); })
-      .def("stall", [](Mesh& mesh, std::uint32_t side, std::int64_t until) { mesh.stall(checked("side", side, mesh.sides()), Time{until}); })
+      .def("set_ev_dead",
+           [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
+              bool dead) {
+    const Way way = checked(mesh, sender, receiver, port);
+    mesh.set_ev_dead(way.sender, way.receiver, way.port, entropy, dead);
+  })
+      .def("set_ev_loss",
+           [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
+              double loss) {
+    const Way way = checked(mesh, sender, receiver, port);
+    mesh.set_ev_loss(way.sender, way.receiver, way.port, entropy, loss);
+  })
+      .def("set_process", [](Mesh& mesh, std::uint32_t side,
+                             const ProcessConfig& c) { mesh.set_process(checked("side", side, mesh.sides()), c); })
+      .def("restart",
+           [](Mesh& mesh, std::uint32_t side, const proto::EndpointConfig& c) {
+    raise_if(proto::validate(c));
+    checked("ports", c.ports - mesh.side(0).config().ports, 1);
+    mesh.restart(checked("side", side, mesh.sides()), c);
+  })
+      .def("kill", [](Mesh& mesh, std::uint32_t side,
+                      bool host_says_so) { mesh.kill(checked("side", side, mesh.sides()), host_says_so); })
+      .def("stall", [](Mesh& mesh, std::uint32_t side,
+                       std::int64_t until) { mesh.stall(checked("side", side, mesh.sides()), Time{until}); })
       .def("flush", &Mesh::flush, nb::call_guard<GilRelease>())
       .def("run", [](Mesh& mesh, std::int64_t until) { mesh.run(Time{until}); }, nb::call_guard<GilRelease>())
-      .def("run_until_completions", [](Mesh& mesh, std::int64_t until, std::uint32_t side, std::uint32_t cq, std::size_t count) {
-        return mesh.run_until_completions(Time{until}, side, cq, count);
-      }, nb::call_guard<GilRelease>())
-      .def("pump", [](Mesh& mesh, std::int64_t limit, std::uint32_t side, std::uint32_t qpn, std::uint32_t cq, std::uint32_t rkey,
-                      std::uint64_t va, std::uint64_t region_length, const Buffer* source, std::uint32_t length,
-                      std::uint64_t count, std::uint32_t depth) {
-        if (source && region_length > source->size())
-          raise_if(proto::Error{proto::Error::Kind::config, "region_length", std::to_string(region_length), "at most the source's size"});
-        if (length == 0 || length > region_length)
-          raise_if(proto::Error{proto::Error::Kind::config, "length", std::to_string(length), "1 to the region's " + std::to_string(region_length)});
-        PumpPlan plan{side, qpn, cq, rkey, va, region_length, source ? source->data() : nullptr, length, count, depth};
-        PumpResult result;
-        {
-          GilRelease release;
-          result = pump(mesh, plan, Time{limit});
-        }
-        return nb::make_tuple(result.completed, result.failed, result.out_of_order);
-      }, nb::arg("limit_ps"), nb::arg("side"), nb::arg("qpn"), nb::arg("cq"), nb::arg("rkey"), nb::arg("va"),
-         nb::arg("region_length"), nb::arg("source").none(), nb::arg("length"), nb::arg("count"), nb::arg("depth"))
-      .def("set_recorder", [](Mesh& mesh, std::uint32_t side, Recorder* recorder) { mesh.side(checked("side", side, mesh.sides())).set_trace(recorder); },
-           nb::arg("side"), nb::arg("recorder").none(), nb::keep_alive<1, 3>())
+      .def("run_until_completions",
+           [](Mesh& mesh, std::int64_t until, std::uint32_t side, std::uint32_t cq, std::size_t count) {
+    return mesh.run_until_completions(Time{until}, side, cq, count);
+  }, nb::call_guard<GilRelease>())
+      .def("pump",
+           [](Mesh& mesh, std::int64_t limit, std::uint32_t side, std::uint32_t qpn, std::uint32_t cq,
+              std::uint32_t rkey, std::uint64_t va, std::uint64_t region_length, const Buffer* source,
+              std::uint32_t length, std::uint64_t count, std::uint32_t depth) {
+    if (source && region_length > source->size())
+      raise_if(proto::Error{proto::Error::Kind::config, "region_length", std::to_string(region_length),
+                            "at most the source's size"});
+    if (length == 0 || length > region_length)
+      raise_if(proto::Error{proto::Error::Kind::config, "length", std::to_string(length),
+                            "1 to the region's " + std::to_string(region_length)});
+    PumpPlan plan{side, qpn, cq, rkey, va, region_length, source ? source->data() : nullptr, length, count, depth};
+    PumpResult result;
+    {
+      GilRelease release;
+      result = pump(mesh, plan, Time{limit});
+    }
+    return nb::make_tuple(result.completed, result.failed, result.out_of_order);
+  },
+           nb::arg("limit_ps"), nb::arg("side"), nb::arg("qpn"), nb::arg("cq"), nb::arg("rkey"), nb::arg("va"),
+           nb::arg("region_length"), nb::arg("source").none(), nb::arg("length"), nb::arg("count"), nb::arg("depth"))
+      .def("set_recorder",
+           [](Mesh& mesh, std::uint32_t side, Recorder* recorder) {
+    mesh.side(checked("side", side, mesh.sides())).set_trace(recorder);
+  }, nb::arg("side"), nb::arg("recorder").none(), nb::keep_alive<1, 3>())
       .def_prop_ro("trace_hash", &Mesh::trace_hash)
       .def_prop_ro("packets_delivered", &Mesh::packets_delivered)
-      .def("data_packets_sent", [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) {
-        const Way way = checked(mesh, sender, receiver, port);
-        return mesh.data_packets_sent(way.sender, way.receiver, way.port);
-      })
-      .def("last_polled_ps", [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy) {
-        const Way way = checked(mesh, sender, receiver, port);
-        return mesh.last_polled_at(way.sender, way.receiver, way.port, entropy).ps;
-      })
-      .def("counters", [](const Mesh& mesh) {
-        const auto& c = mesh.counters();
-        nb::dict d;
-        d["lost"] = c.lost;
-        d["duplicated"] = c.duplicated;
-        d["reordered"] = c.reordered;
-        d["corrupted"] = c.corrupted;
-        d["trimmed"] = c.trimmed;
-        d["marked"] = c.marked;
-        d["swallowed"] = c.swallowed;
-        d["starved"] = c.starved;
-        d["overflowed"] = c.overflowed;
-        return d;
-      });
+      .def("data_packets_sent",
+           [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) {
+    const Way way = checked(mesh, sender, receiver, port);
+    return mesh.data_packets_sent(way.sender, way.receiver, way.port);
+  })
+      .def("last_polled_ps",
+           [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy) {
+    const Way way = checked(mesh, sender, receiver, port);
+    return mesh.last_polled_at(way.sender, way.receiver, way.port, entropy).ps;
+  }).def("counters", [](const Mesh& mesh) {
+    const auto& c = mesh.counters();
+    nb::dict d;
+    d["lost"] = c.lost;
+    d["duplicated"] = c.duplicated;
+    d["reordered"] = c.reordered;
+    d["corrupted"] = c.corrupted;
+    d["trimmed"] = c.trimmed;
+    d["marked"] = c.marked;
+    d["swallowed"] = c.swallowed;
+    d["starved"] = c.starved;
+    d["overflowed"] = c.overflowed;
+    return d;
+  });
 }
 
 }  // namespace softmrc::python

@@ -22,10 +22,18 @@ using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void bind_fabric(nb::module_& m) {
   nb::enum_<Forwarding>(m, "Forwarding")
-      .value("SRV6", Forwarding::srv6).value("ECMP", Forwarding::ecmp).value("STRUCTURED", Forwarding::structured);
+      .value("SRV6", Forwarding::srv6)
+      .value("ECMP", Forwarding::ecmp)
+      .value("STRUCTURED", Forwarding::structured);
   nb::enum_<FaultKind>(m, "FaultKind")
-      .value("DOWN", FaultKind::down).value("BLACK_HOLE", FaultKind::black_hole).value("LOSS", FaultKind::loss)
-      .value("CORRUPT", FaultKind::corrupt).value("SLOW", FaultKind::slow).value("SLOW_SCALED", FaultKind::slow_scaled).value("EV_LOSS", FaultKind::ev_loss).value("HEAL", FaultKind::heal);
+      .value("DOWN", FaultKind::down)
+      .value("BLACK_HOLE", FaultKind::black_hole)
+      .value("LOSS", FaultKind::loss)
+      .value("CORRUPT", FaultKind::corrupt)
+      .value("SLOW", FaultKind::slow)
+      .value("SLOW_SCALED", FaultKind::slow_scaled)
+      .value("EV_LOSS", FaultKind::ev_loss)
+      .value("HEAL", FaultKind::heal);
 
   nb::class_<FabricConfig> fabric(m, "FabricConfig");
   fabric.def(nb::init<>())
@@ -87,8 +95,11 @@ void bind_fabric(nb::module_& m) {
       .def_rw("chain_on_acknowledgement", &NetworkConfig::chain_on_acknowledgement)
       .def_rw("process", &NetworkConfig::process)
       .def_rw("endpoint", &NetworkConfig::endpoint)
-      .def("set_ev_profile", [](NetworkConfig& c, const proto::EvProfile& p) { c.ev_profile = std::make_shared<proto::EvProfile>(p); })
-      .def("set_cc_profile", [](NetworkConfig& c, const proto::CcProfile& p) { c.cc_profile = std::make_shared<proto::CcProfile>(p); });
+      .def("set_ev_profile", [](NetworkConfig& c, const proto::EvProfile& p) {
+    c.ev_profile = std::make_shared<proto::EvProfile>(p);
+  }).def("set_cc_profile", [](NetworkConfig& c, const proto::CcProfile& p) {
+    c.cc_profile = std::make_shared<proto::CcProfile>(p);
+  });
   def_us(network, "convergence_delay_us", &NetworkConfig::convergence_delay);
 }
 
@@ -100,7 +111,8 @@ void check(const NetworkConfig& c) {
   raise_if(proto::validate(endpoint));
   if (c.roce.qps_per_pair < 1 || c.roce.qps_per_pair > 16)
     raise_if(Error{Error::Kind::config, "qps_per_pair", std::to_string(c.roce.qps_per_pair), "1 to 16"});
-  if (!c.ev_profile || !c.cc_profile) raise_if(Error{Error::Kind::usage, "profiles", "none", "an EV profile and a CC profile"});
+  if (!c.ev_profile || !c.cc_profile)
+    raise_if(Error{Error::Kind::usage, "profiles", "none", "an EV profile and a CC profile"});
   raise_if(proto::validate(*c.ev_profile, c.fabric.planes));
   raise_if(proto::validate(*c.cc_profile));
   proto::RtrAttributes rtr;
@@ -114,14 +126,15 @@ void check(const NetworkConfig& c) {
 }
 
 // Of rows with a collective, each is a rank's call of it; those that last are computing.
-void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes, Column<std::int64_t> start_ps,
-               Column<std::int32_t> collective, Column<std::uint32_t> rank, Column<std::int64_t> lasts_ps) {
+void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes,
+               Column<std::int64_t> start_ps, Column<std::int32_t> collective, Column<std::uint32_t> rank,
+               Column<std::int64_t> lasts_ps) {
   const auto refuse = [](const char* field, std::uint64_t value, std::string allowed) {
     raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), std::move(allowed)});
   };
   const std::size_t count = source.shape(0);
-  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count || collective.shape(0) != count || rank.shape(0) != count ||
-      lasts_ps.shape(0) != count)
+  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count ||
+      collective.shape(0) != count || rank.shape(0) != count || lasts_ps.shape(0) != count)
     refuse("flows", count, "columns of one length");
   const std::uint32_t hosts = n.fabric().config().hosts;
   for (std::size_t i = 0; i < count; ++i) {
@@ -153,15 +166,17 @@ nb::bytes raw(const std::vector<T>& values) {
 }
 
 // One row a packet of a survey: when, whose, by which plane, how long, and up to six uSIDs, zeros behind the last.
-void add_probes(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> host, Column<std::uint32_t> plane, Column<std::uint32_t> bytes,
-               nb::ndarray<const std::uint16_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu> usids) {
+void add_probes(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> host, Column<std::uint32_t> plane,
+                Column<std::uint32_t> bytes,
+                nb::ndarray<const std::uint16_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu> usids) {
   const auto refuse = [](const char* field, std::int64_t value, std::string allowed) {
     raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), std::move(allowed)});
   };
   const std::size_t count = at_ps.shape(0);
   if (host.shape(0) != count || plane.shape(0) != count || bytes.shape(0) != count || usids.shape(0) != count)
     refuse("shots", static_cast<std::int64_t>(count), "columns of one length");
-  if (n.config().forwarding != Forwarding::srv6) refuse("forwarding", static_cast<std::int64_t>(n.config().forwarding), "srv6, for packets with routes");
+  if (n.config().forwarding != Forwarding::srv6)
+    refuse("forwarding", static_cast<std::int64_t>(n.config().forwarding), "srv6, for packets with routes");
   const FabricConfig& fabric = n.fabric().config();
   for (std::size_t i = 0; i < count; ++i) {
     if (at_ps(i) < n.reached().ps) refuse("at_ps", at_ps(i), "not before now, " + std::to_string(n.reached().ps));
@@ -169,7 +184,8 @@ void add_probes(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> ho
     if (plane(i) >= fabric.planes) refuse("plane", plane(i), "below " + std::to_string(fabric.planes));
     if (bytes(i) == 0 || bytes(i) > 65536) refuse("bytes", bytes(i), "1 to 65536");
     for (unsigned k = 0; k < 6 && usids(i, k); ++k)
-      if (!n.fabric().is_usid(usids(i, k))) refuse("uSID", usids(i, k), "that of a switch or a downlink of this fabric");
+      if (!n.fabric().is_usid(usids(i, k)))
+        refuse("uSID", usids(i, k), "that of a switch or a downlink of this fabric");
   }
   for (std::size_t i = 0; i < count; ++i) {
     ProbeTraffic::MapperProbe shot;
@@ -182,10 +198,11 @@ void add_probes(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> ho
   }
 }
 
-// How long each was under way, in the order in which they were added; -1 for those that never came back. And which of them
-// came back broken.
+// How long each was under way, in the order in which they were added; -1 for those that never came back. And which of
+// them came back broken.
 nb::tuple take_probes(Network& n) {
-  if (!n.is_survey_over()) raise_if(proto::Error{proto::Error::Kind::usage, "shots", "under way", "a run until all are back or lost"});
+  if (!n.is_survey_over())
+    raise_if(proto::Error{proto::Error::Kind::usage, "shots", "under way", "a run until all are back or lost"});
   std::vector<std::int64_t> took;
   std::vector<std::uint8_t> is_corrupt;
   for (const ProbeTraffic::MapperProbe& shot : n.take_probes()) {
@@ -206,7 +223,8 @@ nb::bytes flow_rows(const Network& n) {
   std::vector<FlowRow> rows;
   rows.reserve(n.workload().flows().size());
   for (const Flow& f : n.workload().flows())
-    rows.push_back({or_minus(f.start), or_minus(f.delivered), or_minus(f.completed), f.source, f.destination, f.bytes, 0});
+    rows.push_back(
+        {or_minus(f.start), or_minus(f.delivered), or_minus(f.completed), f.source, f.destination, f.bytes, 0});
   return raw(rows);
 }
 
@@ -236,34 +254,46 @@ nb::dict counters(const Network& n) {
 void bind_network(nb::module_& m) {
   bind_fabric(m);
   nb::class_<Network>(m, "Network")
-      .def("__init__", [](Network* self, const NetworkConfig& config) {
-        check(config);
-        GilRelease release;
-        new (self) Network(config);
-      })
+      .def("__init__",
+           [](Network* self, const NetworkConfig& config) {
+    check(config);
+    GilRelease release;
+    new (self) Network(config);
+  })
       .def("add_group", &Network::add_group)
-      .def("add_collective", [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes, const std::optional<std::string>& algorithm) {
-        const std::int32_t number = n.add_collective({group, static_cast<collectives::Kind>(kind), bytes, algorithm_of(algorithm)});
-        if (number < 0) raise_if(proto::Error{proto::Error::Kind::config, "transport", "roce", "mrc, which has collectives"});
-        return number;
-      }, nb::arg("group"), nb::arg("kind"), nb::arg("bytes"), nb::arg("algorithm") = nb::none())
+      .def("add_collective",
+           [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes,
+              const std::optional<std::string>& algorithm) {
+    const std::int32_t number = n.add_collective(
+        {group, static_cast<collectives::Kind>(kind), bytes, algorithm_of(algorithm)});
+    if (number < 0)
+      raise_if(proto::Error{proto::Error::Kind::config, "transport", "roce", "mrc, which has collectives"});
+    return number;
+  },
+           nb::arg("group"), nb::arg("kind"), nb::arg("bytes"), nb::arg("algorithm") = nb::none())
       .def("collective_errors", [](const Network& n) { return n.errors(); })
       .def("add_flows", &add_flows)
-      .def("add_dependencies", [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {
-        for (std::size_t i = 0; i < earlier.shape(0); ++i) n.add_dependency(earlier(i), later(i), Duration{think_ps(i)});
-      })
-      .def("add_fault", [](Network& n, std::int64_t at_ps, FaultKind kind, LinkId link, double value) {
-        if (link >= n.fabric().links())
-          raise_if(proto::Error{proto::Error::Kind::config, "link", std::to_string(link), "below " + std::to_string(n.fabric().links())});
-        if (at_ps < n.reached().ps)
-          raise_if(proto::Error{proto::Error::Kind::config, "at_ps", std::to_string(at_ps), "not before now, " + std::to_string(n.reached().ps)});
-        n.add_fault({Time{at_ps}, kind, link, value});
-      })
+      .def("add_dependencies",
+           [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {
+    for (std::size_t i = 0; i < earlier.shape(0); ++i) n.add_dependency(earlier(i), later(i), Duration{think_ps(i)});
+  })
+      .def("add_fault",
+           [](Network& n, std::int64_t at_ps, FaultKind kind, LinkId link, double value) {
+    if (link >= n.fabric().links())
+      raise_if(proto::Error{proto::Error::Kind::config, "link", std::to_string(link),
+                            "below " + std::to_string(n.fabric().links())});
+    if (at_ps < n.reached().ps)
+      raise_if(proto::Error{proto::Error::Kind::config, "at_ps", std::to_string(at_ps),
+                            "not before now, " + std::to_string(n.reached().ps)});
+    n.add_fault({Time{at_ps}, kind, link, value});
+  })
       .def("add_shots", &add_probes)
       .def("take_shots", &take_probes)
       .def("sample_every", [](Network& n, std::int64_t bin_ps) { n.sample_every(Duration{bin_ps}); })
-      .def("run", [](Network& n, std::int64_t until_ps, std::uint64_t max_events) { return n.run(Time{until_ps}, max_events); },
-           nb::call_guard<GilRelease>())
+      .def("run",
+           [](Network& n, std::int64_t until_ps, std::uint64_t max_events) {
+    return n.run(Time{until_ps}, max_events);
+  }, nb::call_guard<GilRelease>())
       .def_prop_ro("cores", &Network::cores)
       .def_prop_ro("last_placed_ps", [](const Network& n) { return std::max<std::int64_t>(n.last_placed().ps, 0); })
       .def_prop_ro("now_ps", [](const Network& n) { return n.now().ps; })
@@ -274,35 +304,41 @@ void bind_network(nb::module_& m) {
       .def_prop_ro("leaves", [](const Network& n) { return n.fabric().leaves(); })
       .def("host_up", [](const Network& n, std::uint32_t p, std::uint32_t h) { return n.fabric().host_up(p, h); })
       .def("host_down", [](const Network& n, std::uint32_t p, std::uint32_t h) { return n.fabric().host_down(p, h); })
-      .def("leaf_up", [](const Network& n, std::uint32_t p, std::uint32_t l, std::uint32_t s) { return n.fabric().leaf_up(p, l, s); })
-      .def("leaf_down", [](const Network& n, std::uint32_t p, std::uint32_t l, std::uint32_t s) { return n.fabric().leaf_down(p, l, s); })
-      .def("t1_up", [](const Network& n, std::uint32_t p, std::uint32_t t, std::uint32_t u) { return n.fabric().t1_up(p, t, u); })
-      .def("t1_down", [](const Network& n, std::uint32_t p, std::uint32_t t, std::uint32_t u) { return n.fabric().t1_down(p, t, u); })
+      .def("leaf_up", [](const Network& n, std::uint32_t p, std::uint32_t l,
+                         std::uint32_t s) { return n.fabric().leaf_up(p, l, s); })
+      .def("leaf_down", [](const Network& n, std::uint32_t p, std::uint32_t l,
+                           std::uint32_t s) { return n.fabric().leaf_down(p, l, s); })
+      .def("t1_up", [](const Network& n, std::uint32_t p, std::uint32_t t,
+                       std::uint32_t u) { return n.fabric().t1_up(p, t, u); })
+      .def("t1_down", [](const Network& n, std::uint32_t p, std::uint32_t t,
+                         std::uint32_t u) { return n.fabric().t1_down(p, t, u); })
       .def("flow_rows", &flow_rows)
       .def("counters", &counters)
       .def("total_stats", [](const Network& n) { return stats_dict(n.hosts().total_stats()); })
-      .def("link_bytes", [](const Network& n) {
-        std::vector<std::uint64_t> bytes(n.fabric().links());
-        for (LinkId i = 0; i < bytes.size(); ++i) bytes[i] = n.links().bytes_on(i);
-        return raw(bytes);
-      })
-      .def("link_max_queue", [](const Network& n) {
-        std::vector<std::uint32_t> most(n.fabric().links());
-        for (LinkId i = 0; i < most.size(); ++i) most[i] = n.links().max_queue_on(i);
-        return raw(most);
-      })
+      .def("link_bytes",
+           [](const Network& n) {
+    std::vector<std::uint64_t> bytes(n.fabric().links());
+    for (LinkId i = 0; i < bytes.size(); ++i) bytes[i] = n.links().bytes_on(i);
+    return raw(bytes);
+  })
+      .def("link_max_queue",
+           [](const Network& n) {
+    std::vector<std::uint32_t> most(n.fabric().links());
+    for (LinkId i = 0; i < most.size(); ++i) most[i] = n.links().max_queue_on(i);
+    return raw(most);
+  })
       .def("goodput_series", [](const Network& n) { return raw(n.series().placed()); })
       .def("bad_ev_series", [](const Network& n) { return raw(n.series().bad_evs()); })
-      .def("ev_census", [](const Network& n) {
-        const auto states = n.hosts().ev_census();
-        return nb::make_tuple(states[0], states[1], states[2], states[3]);
-      })
+      .def("ev_census",
+           [](const Network& n) {
+    const auto states = n.hosts().ev_census();
+    return nb::make_tuple(states[0], states[1], states[2], states[3]);
+  })
       .def_prop_ro("bytes_placed", [](const Network& n) { return n.bytes_placed(); })
       .def("recovery", [](const Network& n) {
-        const Recovery& r = n.recovery();
-        return nb::make_tuple(r.last_lost().ps, r.last_resent().ps, n.unsent());
-      })
-      .def("stuck_flows", [](const Network& n) { return n.workload().stuck(); });
+    const Recovery& r = n.recovery();
+    return nb::make_tuple(r.last_lost().ps, r.last_resent().ps, n.unsent());
+  }).def("stuck_flows", [](const Network& n) { return n.workload().stuck(); });
 }
 
 }  // namespace softmrc::python

@@ -63,7 +63,8 @@ void bind_entropy(nb::module_& m) {
   m.def("validate_layout", [](const nb::tuple& layout, unsigned room) {
     require(wire::validate(layout_from(layout), room));
   }, "layout"_a, "room"_a);
-  m.def("path_of", [](const nb::bytes& expanded) { return to_tuple(wire::path_of(ev_bytes_from(expanded))); }, "expanded"_a);
+  m.def("path_of", [](const nb::bytes& expanded) { return to_tuple(wire::path_of(ev_bytes_from(expanded))); },
+        "expanded"_a);
   m.def("ev_of_path", [](const nb::tuple& path) {
     wire::EvBytes ev{};
     require(wire::ev_of_path(path_from(path), ev));
@@ -82,9 +83,8 @@ void bind_entropy(nb::module_& m) {
   m.def("ev_of", [](std::uint16_t source_port, std::uint32_t flow_label) {
     return wire::ev_of(source_port, flow_label);
   }, "source_port"_a, "flow_label"_a);
-  m.def("carried_by", [](std::uint32_t ev) {
-    return nb::make_tuple(wire::source_port_of(ev), wire::flow_label_of(ev));
-  }, "ev"_a);
+  m.def("carried_by",
+        [](std::uint32_t ev) { return nb::make_tuple(wire::source_port_of(ev), wire::flow_label_of(ev)); }, "ev"_a);
 }
 
 void bind_srv6(nb::module_& m) {

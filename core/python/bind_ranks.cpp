@@ -12,7 +12,9 @@ using namespace sim;
 namespace {
 
 std::uint32_t checked(const Ranks& ranks, std::uint32_t rank) {
-  if (rank >= ranks.size()) raise_if(proto::Error{proto::Error::Kind::config, "rank", std::to_string(rank), "below " + std::to_string(ranks.size())});
+  if (rank >= ranks.size())
+    raise_if(proto::Error{proto::Error::Kind::config, "rank", std::to_string(rank),
+                          "below " + std::to_string(ranks.size())});
   return rank;
 }
 
@@ -32,19 +34,23 @@ void bind_ranks(nb::module_& m) {
       .def_rw("retry_exponential", &RanksConfig::retry_exponential);
 
   nb::class_<Ranks>(m, "Ranks")
-      .def("__init__", [](Ranks* self, Mesh& mesh, const RanksConfig& config, const proto::EvProfile& evs, const proto::CcProfile& window) {
-        raise_if(proto::validate(evs, mesh.side(0).config().ports));
-        raise_if(proto::validate(window));
-        new (self) Ranks(mesh, config, std::make_shared<proto::EvProfile>(evs), std::make_shared<proto::CcProfile>(window));
-      }, nb::keep_alive<1, 2>())
-      .def("group", [](Ranks& r, std::uint32_t rank) -> collectives::Group& { return r.group(checked(r, rank)); }, nb::rv_policy::reference_internal)
+      .def("__init__",
+           [](Ranks* self, Mesh& mesh, const RanksConfig& config, const proto::EvProfile& evs,
+              const proto::CcProfile& window) {
+    raise_if(proto::validate(evs, mesh.side(0).config().ports));
+    raise_if(proto::validate(window));
+    new (self) Ranks(mesh, config, std::make_shared<proto::EvProfile>(evs), std::make_shared<proto::CcProfile>(window));
+  },
+           nb::keep_alive<1, 2>())
+      .def("group", [](Ranks& r, std::uint32_t rank) -> collectives::Group& { return r.group(checked(r, rank)); },
+           nb::rv_policy::reference_internal)
       .def("join", [](Ranks& r, std::uint32_t rank) { r.join(checked(r, rank)); })
-      .def("lie", [](Ranks& r, std::uint32_t rank, std::uint32_t to, std::uint32_t after, std::uint32_t offset, std::uint8_t flips) {
-        r.tell({checked(r, rank), checked(r, to), after, offset, flips});
-      })
+      .def("lie", [](Ranks& r, std::uint32_t rank, std::uint32_t to, std::uint32_t after, std::uint32_t offset,
+                     std::uint8_t flips) { r.tell({checked(r, rank), checked(r, to), after, offset, flips}); })
       .def("region_count", [](Ranks& r, std::uint32_t rank) { return r.engine(checked(r, rank)).regions(); })
-      .def("reads_from", [](Ranks& r, std::uint32_t rank, const Buffer& b) { return r.engine(checked(r, rank)).reads_from(b.data(), b.data() + b.size()); })
-      .def_prop_ro("lies_told", &Ranks::lies_told);
+      .def("reads_from", [](Ranks& r, std::uint32_t rank, const Buffer& b) {
+    return r.engine(checked(r, rank)).reads_from(b.data(), b.data() + b.size());
+  }).def_prop_ro("lies_told", &Ranks::lies_told);
 }
 
 }  // namespace softmrc::python

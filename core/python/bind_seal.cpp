@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "python/bind.h"
-#include "python/seal_values.h"
 #include "crypto/cipher_choice.h"
 #include "crypto/packet_sealer.h"
+#include "python/bind.h"
+#include "python/seal_values.h"
 #include "udp/aead_protector.h"
 
 namespace softmrc::python {
@@ -28,7 +28,8 @@ nb::object open_packet(PacketOpener& in, std::int64_t now_ps, const nb::bytes& p
 
 void bind_seal(nb::module_& m) {
   nb::enum_<Cipher>(m, "Cipher", nb::is_arithmetic())
-      .value("AES_256_GCM", Cipher::aes_256_gcm).value("CHACHA20_POLY1305", Cipher::chacha20_poly1305);
+      .value("AES_256_GCM", Cipher::aes_256_gcm)
+      .value("CHACHA20_POLY1305", Cipher::chacha20_poly1305);
   m.def("can_seal", &is_available);
   m.def("faster_cipher", [] {
     check_available();
@@ -65,16 +66,20 @@ void bind_seal(nb::module_& m) {
   });
   nb::class_<udp::SealKeys>(m, "SealKeys")
       .def("__init__", [](udp::SealKeys* self, Cipher cipher, const nb::bytes& send, const nb::bytes& receive) {
-        check_available();
-        new (self) udp::SealKeys{cipher, secret_of(send, "send"), secret_of(receive, "receive")};
-      }, nb::arg("cipher"), nb::arg("send"), nb::arg("receive"));
+    check_available();
+    new (self) udp::SealKeys{cipher, secret_of(send, "send"), secret_of(receive, "receive")};
+  }, nb::arg("cipher"), nb::arg("send"), nb::arg("receive"));
   nb::enum_<OpenStatus>(m, "Opened", nb::is_arithmetic())
-      .value("FRESH", OpenStatus::fresh).value("UNSEALED", OpenStatus::unsealed).value("FORGED", OpenStatus::forged).value("REPLAYED", OpenStatus::replayed);
+      .value("FRESH", OpenStatus::fresh)
+      .value("UNSEALED", OpenStatus::unsealed)
+      .value("FORGED", OpenStatus::forged)
+      .value("REPLAYED", OpenStatus::replayed);
   nb::class_<PacketOpener>(m, "Inbound")
-      .def("__init__", [](PacketOpener* self, Cipher cipher, const nb::bytes& secret) {
-        check_available();
-        new (self) PacketOpener(cipher, secret_of(secret, "secret"));
-      }, nb::arg("cipher"), nb::arg("secret"))
+      .def("__init__",
+           [](PacketOpener* self, Cipher cipher, const nb::bytes& secret) {
+    check_available();
+    new (self) PacketOpener(cipher, secret_of(secret, "secret"));
+  }, nb::arg("cipher"), nb::arg("secret"))
       .def("open", &open_packet, nb::arg("now_ps"), nb::arg("packet"), nb::arg("is_trimmed"),
            nb::sig("def open(self, now_ps: int, packet: bytes, is_trimmed: bool) -> tuple[Opened, bytes | None]"))
       .def_prop_ro("epoch", &PacketOpener::epoch);

@@ -6,7 +6,8 @@ namespace softmrc::python {
 
 namespace {
 
-// A class derived from `base` whose instances are laid out as those of `base`, so that these can be made instances of it
+// A class derived from `base` whose instances are laid out as those of `base`, so that these can be made instances of
+// it
 // (`__class__`). What a class statement makes always takes part in garbage collection, and is laid out otherwise.
 nb::object lookalike(nb::handle base, const char* name) {
   PyType_Slot slots[] = {{0, nullptr}};

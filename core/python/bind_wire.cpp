@@ -110,12 +110,15 @@ void bind_icrc(nb::module_& m) {
   }, "data"_a, "start"_a, "method"_a);
   m.def("crc32_rounds", &crc32_rounds, "data"_a, "rounds"_a, "method"_a);
   m.def("carryless_available", &wire::carryless_available);
-  m.def("seal", [](const nb::tuple& route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) -> std::optional<nb::bytes> {
+  m.def("seal",
+        [](const nb::tuple& route, const nb::bytes& udp_payload,
+           std::uint32_t ipv4_identity) -> std::optional<nb::bytes> {
     const wire::Bytes in = view(udp_payload);
     std::vector<std::uint8_t> out(in.begin(), in.end());
     if (!wire::append_icrc(route_from(route), out, ipv4_identity)) return std::nullopt;
     return to_bytes(out);
-  }, "route"_a, "udp_payload"_a, "ipv4_identity"_a);
+  },
+        "route"_a, "udp_payload"_a, "ipv4_identity"_a);
   m.def("verify", [](const nb::tuple& route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) {
     return wire::verify(route_from(route), view(udp_payload), ipv4_identity);
   }, "route"_a, "udp_payload"_a, "ipv4_identity"_a);

@@ -88,8 +88,8 @@ wire::Sack sack_from(const nb::tuple& t) {
 }
 
 nb::tuple to_tuple(const wire::Bth&, const wire::Sack& s) {
-  const nb::tuple cc =
-      nb::make_tuple(s.cc.tx_timestamp, s.cc.ooo_count, s.cc.restore_cwnd, s.cc.rcv_cwnd_pen, s.cc.rcvd_bytes);
+  const nb::tuple cc = nb::make_tuple(s.cc.tx_timestamp, s.cc.ooo_count, s.cc.restore_cwnd, s.cc.rcv_cwnd_pen,
+                                      s.cc.rcvd_bytes);
   return nb::make_tuple(number(s.mark), s.answers_probe, s.ack_psn_offset, s.entropy, s.spdcid, s.dpdcid, s.cack_psn,
                         s.cc_flags, s.mpr, s.sack_offset, s.bitmap, cc);
 }
@@ -213,7 +213,8 @@ nb::tuple to_tuple(const wire::Path& path) {
 
 wire::EvBytes ev_bytes_from(const nb::bytes& b) {
   wire::EvBytes ev{};
-  if (b.size() == 0 || b.size() > ev.size()) raise_invalid({"ev", std::to_string(b.size()) + " bytes", "1 to 32 bytes"});
+  if (b.size() == 0 || b.size() > ev.size())
+    raise_invalid({"ev", std::to_string(b.size()) + " bytes", "1 to 32 bytes"});
   std::copy_n(view(b).begin(), b.size(), ev.begin());
   return ev;
 }
@@ -249,9 +250,9 @@ wire::Packet packet_from(const nb::tuple& t) {
                                           item<std::uint64_t>(body, 3)};
       break;
     case Opcode::endpoint_response:
-      packet.body =
-          wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0), timestamp_from(item<nb::tuple>(body, 2)),
-                                 item<std::uint64_t>(body, 1), item<std::uint32_t>(body, 3)};
+      packet.body = wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0),
+                                           timestamp_from(item<nb::tuple>(body, 2)), item<std::uint64_t>(body, 1),
+                                           item<std::uint32_t>(body, 3)};
       break;
     case Opcode::sack: packet.body = sack_from(body); break;
     case Opcode::nack: packet.body = nack_from(body); break;
@@ -291,7 +292,8 @@ wire::Frame frame_from(const nb::tuple& t) {
 
 nb::tuple to_tuple(const wire::Frame& f) {
   nb::object outer = f.outer ? nb::object(to_tuple(*f.outer)) : nb::none();
-  nb::object sealed = f.sealed ? nb::object(nb::make_tuple(f.sealed->qpn, f.sealed->epoch, f.sealed->number)) : nb::none();
+  nb::object sealed = f.sealed ? nb::object(nb::make_tuple(f.sealed->qpn, f.sealed->epoch, f.sealed->number))
+                               : nb::none();
   return nb::make_tuple(to_tuple(f.packet), to_tuple(f.route), f.flow_label, f.dscp, number(f.ecn), f.hop_limit,
                         f.trimmed, outer, to_bytes(f.source_mac), to_bytes(f.destination_mac), f.identification,
                         f.dont_fragment, number(f.udp_checksum), number(f.icrc), sealed);

@@ -25,22 +25,28 @@ std::optional<FabricProblem> validate(const FabricConfig& c) {
   if (c.hosts < 2 || c.hosts > 1u << 20) return problem("hosts", c.hosts, "2 to 1048576");
   if (c.hosts_per_leaf < 1 || c.hosts_per_leaf > max_downlinks)
     return problem("hosts_per_leaf", c.hosts_per_leaf, "1 to " + std::to_string(max_downlinks));
-  if (c.hosts % c.hosts_per_leaf) return problem("hosts", c.hosts, "a multiple of hosts_per_leaf = " + std::to_string(c.hosts_per_leaf));
+  if (c.hosts % c.hosts_per_leaf)
+    return problem("hosts", c.hosts, "a multiple of hosts_per_leaf = " + std::to_string(c.hosts_per_leaf));
   if (c.spines < 1) return problem("spines", c.spines, "at least 1");
   if (c.host_link_bps < 1'000'000) return problem("host_link_bps", c.host_link_bps, "at least 1000000");
   if (c.fabric_link_bps < 1'000'000) return problem("fabric_link_bps", c.fabric_link_bps, "at least 1000000");
-  for (const auto& [field, cables] : {std::pair{"cables_per_link", c.cables_per_link}, {"cables_per_core_link", c.cables_per_core_link}})
+  for (const auto& [field, cables] :
+       {std::pair{"cables_per_link", c.cables_per_link}, {"cables_per_core_link", c.cables_per_core_link}})
     if (cables < 1 || cables > max_cables) return problem(field, cables, "1 to " + std::to_string(max_cables));
   const std::uint32_t leaves = c.hosts / c.hosts_per_leaf;
-  if (leaves > max_t0) return problem("hosts", c.hosts, "at most " + std::to_string(max_t0) + " leaves; these make " + std::to_string(leaves));
+  if (leaves > max_t0)
+    return problem("hosts", c.hosts,
+                   "at most " + std::to_string(max_t0) + " leaves; these make " + std::to_string(leaves));
   if (c.pods == 0) {
     if (c.spines > max_t1) return problem("spines", c.spines, "at most " + std::to_string(max_t1));
     return std::nullopt;
   }
   if (leaves % c.pods) return problem("pods", c.pods, "a divisor of the " + std::to_string(leaves) + " leaves");
   if (c.cores_per_spine < 1) return problem("cores_per_spine", c.cores_per_spine, "at least 1 with three tiers");
-  if (c.pods * c.spines > max_t1) return problem("pods", c.pods, "at most " + std::to_string(max_t1) + " aggregations in all");
-  if (c.spines * c.cores_per_spine > max_t2) return problem("cores_per_spine", c.cores_per_spine, "at most " + std::to_string(max_t2) + " cores in all");
+  if (c.pods * c.spines > max_t1)
+    return problem("pods", c.pods, "at most " + std::to_string(max_t1) + " aggregations in all");
+  if (c.spines * c.cores_per_spine > max_t2)
+    return problem("cores_per_spine", c.cores_per_spine, "at most " + std::to_string(max_t2) + " cores in all");
   return std::nullopt;
 }
 
@@ -50,7 +56,8 @@ Fabric::Fabric(const FabricConfig& config) : config_(config) {
   leaves_per_pod_ = config.pods ? leaves_ / config.pods : leaves_;
   t1_ = config.pods ? config.pods * config.spines : config.spines;
   t2_ = config.pods ? config.spines * config.cores_per_spine : 0;
-  links_per_plane_ = 2 * config.hosts + 2 * leaves_ * config.spines + (config.pods ? 2 * t1_ * config.cores_per_spine : 0);
+  links_per_plane_ = 2 * config.hosts + 2 * leaves_ * config.spines +
+                     (config.pods ? 2 * t1_ * config.cores_per_spine : 0);
 }
 
 std::uint32_t Fabric::cables(LinkId link) const {

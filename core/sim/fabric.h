@@ -25,7 +25,8 @@ struct FabricConfig {
   std::uint32_t cores_per_spine = 0;  // three tiers: cores that each aggregation reaches
   std::uint64_t host_link_bps = 100'000'000'000;
   std::uint64_t fabric_link_bps = 100'000'000'000;
-  std::uint32_t cables_per_link = 1;       // in parallel, between T0 and T1; together they are one link, so many times as fast
+  std::uint32_t cables_per_link =
+      1;  // in parallel, between T0 and T1; together they are one link, so many times as fast
   std::uint32_t cables_per_core_link = 1;  // the same between T1 and T2
   Duration link_delay = microseconds(1);
 };
@@ -57,9 +58,9 @@ class Fabric {
 
   const FabricConfig& config() const { return config_; }
   bool has_three_tiers() const { return config_.pods != 0; }
-  std::uint32_t leaves() const { return leaves_; }           // per plane
-  std::uint32_t t1_switches() const { return t1_; }          // per plane
-  std::uint32_t t2_switches() const { return t2_; }          // per plane
+  std::uint32_t leaves() const { return leaves_; }   // per plane
+  std::uint32_t t1_switches() const { return t1_; }  // per plane
+  std::uint32_t t2_switches() const { return t2_; }  // per plane
   std::uint32_t uplinks_of_leaf() const { return config_.spines; }
   std::uint32_t links() const { return links_per_plane_ * config_.planes; }
 
@@ -108,7 +109,8 @@ class Fabric {
   std::uint16_t usid(const FabricNode& node) const;
   // Whether a switch or a downlink of a leaf has it.
   bool is_usid(std::uint16_t usid) const {
-    return usid - 0x0100u < leaves_ || usid - 0x0300u < t1_ || usid - 0x0500u < t2_ || usid - 0x1000u < config_.hosts_per_leaf;
+    return usid - 0x0100u < leaves_ || usid - 0x0300u < t1_ || usid - 0x0500u < t2_ ||
+           usid - 0x1000u < config_.hosts_per_leaf;
   }
   std::uint16_t host_usid(std::uint32_t host) const {
     return static_cast<std::uint16_t>(0x1000 + host % config_.hosts_per_leaf);

@@ -1,6 +1,6 @@
-// The hosts of a network, or of one shard of it, whichever transport they speak. A host is known by its number. It is told what happens to it,
-// sends what its free ports allow at that moment, and says when it wants to be called; everything that it finds out goes
-// to the observer.
+// The hosts of a network, or of one shard of it, whichever transport they speak. A host is known by its number. It is
+// told what happens to it, sends what its free ports allow at that moment, and says when it wants to be called;
+// everything that it finds out goes to the observer.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@
 #include "base/prng.h"
 #include "proto/stats.h"
 #include "sim/network_config.h"
-#include "sim/sim_packet.h"
 #include "sim/partition.h"
 #include "sim/scheduler.h"
+#include "sim/sim_packet.h"
 #include "sim/workload.h"
 
 namespace softmrc::sim {
@@ -30,12 +30,12 @@ struct Nic {
 // Part of a flow lies in the memory of the host that it was for.
 struct Placement {
   std::uint32_t flow = 0;
-  std::uint32_t source = 0;       // the ends of the connection that carried it
+  std::uint32_t source = 0;  // the ends of the connection that carried it
   std::uint32_t destination = 0;
   std::uint64_t offset = 0;
   std::uint32_t bytes = 0;
   std::uint8_t port = 0;
-  std::uint64_t packet = 0;       // of MRC: the packet, as Recovery names it
+  std::uint64_t packet = 0;  // of MRC: the packet, as Recovery names it
 };
 
 // Part of what a collective moves lies in a rank's memory.
@@ -75,8 +75,8 @@ struct ShardContext {
   HostObserver& network;
 };
 
-// All hosts of a network, and who talks to whom, which is known before anything moves. What belongs to a host is touched by the
-// shard of that host alone; the rest changes only while all shards wait.
+// All hosts of a network, and who talks to whom, which is known before anything moves. What belongs to a host is
+// touched by the shard of that host alone; the rest changes only while all shards wait.
 class HostFactory {
  public:
   virtual ~HostFactory() = default;
@@ -90,7 +90,8 @@ class HostFactory {
 
   // The hosts of one shard.
   virtual std::unique_ptr<Hosts> make_shard(const ShardContext& place) = 0;
-  // Once all stand, and before the first flow starts: who will talk to whom. How many bytes are to land because of collectives.
+  // Once all stand, and before the first flow starts: who will talk to whom. How many bytes are to land because of
+  // collectives.
   virtual std::uint64_t begin(const std::vector<Flow>& flows) = 0;
 
   // EVs of all queue pairs that send, by state; sums of the counters of every queue pair.
@@ -101,7 +102,8 @@ class HostFactory {
 class Hosts {
  public:
   struct Counters {
-    std::uint64_t data_packets = 0, control_packets = 0, retransmitted = 0, arrived = 0, dropped = 0, broken_connections = 0;
+    std::uint64_t data_packets = 0, control_packets = 0, retransmitted = 0, arrived = 0, dropped = 0,
+                  broken_connections = 0;
 
     Counters& operator+=(const Counters& o) {
       data_packets += o.data_packets, control_packets += o.control_packets, retransmitted += o.retransmitted;
@@ -120,8 +122,8 @@ class Hosts {
   Hosts& operator=(const Hosts&) = delete;
 
   virtual std::vector<CollectiveError> errors() const { return {}; }
-  // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination is
-  // told to expect it.
+  // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination
+  // is told to expect it.
   virtual void start(std::uint32_t id, const Flow& flow) = 0;
   virtual void expect(std::uint32_t id, const Flow& flow) = 0;
   virtual void handle(std::uint32_t host, std::uint32_t packet_id) = 0;
@@ -153,7 +155,8 @@ class Hosts {
 
   void count_arrival(std::uint32_t host, std::uint32_t psn) {
     ++counters_.arrived;
-    std::uint64_t state = static_cast<std::uint64_t>(now().ps) * 0x9FB21C651E98DF25u ^ (static_cast<std::uint64_t>(host) << 32 | psn);
+    std::uint64_t state = static_cast<std::uint64_t>(now().ps) * 0x9FB21C651E98DF25u ^
+                          (static_cast<std::uint64_t>(host) << 32 | psn);
     hash_ += splitmix64(state);
   }
 

@@ -11,18 +11,11 @@ void LinkFaults::apply(Time now, const Fault& f) {
       state |= down_bit;
       kinds.dead_since = now;
       break;
-    case FaultKind::black_hole:
-      kinds.is_black_hole = true;
-      break;
-    case FaultKind::loss:
-      kinds.loss = static_cast<float>(f.value);
-      break;
-    case FaultKind::corrupt:
-      kinds.corrupt = static_cast<float>(f.value);
-      break;
+    case FaultKind::black_hole: kinds.is_black_hole = true; break;
+    case FaultKind::loss: kinds.loss = static_cast<float>(f.value); break;
+    case FaultKind::corrupt: kinds.corrupt = static_cast<float>(f.value); break;
     case FaultKind::slow:
-    case FaultKind::slow_scaled:
-      break;
+    case FaultKind::slow_scaled: break;
     case FaultKind::ev_loss:
       kinds.ev_loss = static_cast<float>(f.value);
       kinds.lossy_ev.reset();

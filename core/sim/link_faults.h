@@ -1,5 +1,5 @@
-// How links are broken, and what that does to a packet on one of them. How fast a broken link is, and how much it queues,
-// is kept with the link (links.h).
+// How links are broken, and what that does to a packet on one of them. How fast a broken link is, and how much it
+// queues, is kept with the link (links.h).
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 #include <vector>
 
 #include "base/time.h"
-#include "sim/link_rng.h"
 #include "sim/fabric.h"
+#include "sim/link_rng.h"
 #include "sim/sim_packet.h"
 
 namespace softmrc::sim {
 
 enum class FaultKind : std::uint8_t {
-  down,        // both ends of the cable notice
-  black_hole,  // nobody notices
-  loss,        // value: probability
-  corrupt,     // value: probability; the receiver's ICRC refuses the packet
-  slow,        // value: share of the rate that is left; queues and their thresholds stay
-  slow_scaled, // the same, and the queues and thresholds shrink with the rate
-  ev_loss,     // value: probability, for one EV only: that of the next data packet to take the link
-  heal,        // everything above ends
+  down,         // both ends of the cable notice
+  black_hole,   // nobody notices
+  loss,         // value: probability
+  corrupt,      // value: probability; the receiver's ICRC refuses the packet
+  slow,         // value: share of the rate that is left; queues and their thresholds stay
+  slow_scaled,  // the same, and the queues and thresholds shrink with the rate
+  ev_loss,      // value: probability, for one EV only: that of the next data packet to take the link
+  heal,         // everything above ends
 };
 
 struct Fault {

@@ -10,7 +10,9 @@ namespace {
 
 std::uint32_t scaled(std::uint32_t bytes, float share) {
   constexpr double most = std::numeric_limits<std::uint32_t>::max();
-  return share == 1 ? bytes : static_cast<std::uint32_t>(std::min(most, static_cast<double>(bytes) * static_cast<double>(share)));
+  return share == 1
+             ? bytes
+             : static_cast<std::uint32_t>(std::min(most, static_cast<double>(bytes) * static_cast<double>(share)));
 }
 
 }  // namespace
@@ -27,13 +29,12 @@ LinkTable::LinkTable(const Fabric& fabric)
 }
 
 void LinkTable::divide(const Partition& partition) {
-  for (LinkId at = 0; at < links_.size(); ++at) links_[at].end_shard = static_cast<std::uint8_t>(partition.of(ends_[at]));
+  for (LinkId at = 0; at < links_.size(); ++at)
+    links_[at].end_shard = static_cast<std::uint8_t>(partition.of(ends_[at]));
 }
 
 // As it is when nothing is wrong with it.
-double LinkTable::byte_time_q8(LinkId at) const {
-  return 8e12 * 256 / static_cast<double>(fabric_.rate_bps(at));
-}
+double LinkTable::byte_time_q8(LinkId at) const { return 8e12 * 256 / static_cast<double>(fabric_.rate_bps(at)); }
 
 void LinkTable::apply(Time now, const Fault& f) {
   faults_.apply(now, f);
@@ -42,13 +43,24 @@ void LinkTable::apply(Time now, const Fault& f) {
   if (!is_slow && f.kind != FaultKind::heal) return;
   const double share = is_slow ? f.value : 1;
   link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(f.link) / share + 0.5);
-  link.queue_share = static_cast<float>(fabric_.cables(f.link)) * (f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1);
+  link.queue_share = static_cast<float>(fabric_.cables(f.link)) *
+                     (f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1);
 }
 
 Links::Links(const Context& p)
-    : config_(p.config), fabric_(p.fabric), partition_(p.partition), shard_(p.shard), scheduler_(p.scheduler), outbox_(p.outbox),
-      packets_(p.packets), observer_(p.observer), links_(p.table.links_), ends_(p.table.ends_), faults_(p.table.faults_),
-      seed_(Prng(p.config.seed, "links").bits()), router_(p.config, p.fabric, p.table.faults_, p.scheduler),
+    : config_(p.config),
+      fabric_(p.fabric),
+      partition_(p.partition),
+      shard_(p.shard),
+      scheduler_(p.scheduler),
+      outbox_(p.outbox),
+      packets_(p.packets),
+      observer_(p.observer),
+      links_(p.table.links_),
+      ends_(p.table.ends_),
+      faults_(p.table.faults_),
+      seed_(Prng(p.config.seed, "links").bits()),
+      router_(p.config, p.fabric, p.table.faults_, p.scheduler),
       is_lossless_(p.config.transport == Transport::roce && p.config.roce.pfc),
       xoff_bytes_(p.config.roce.pfc_xoff_bytes ? p.config.roce.pfc_xoff_bytes : p.config.queue.data_bytes / 2),
       xon_bytes_(p.config.roce.pfc_xon_bytes ? p.config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {}
@@ -239,7 +251,8 @@ void Links::count_buffered(LinkId came_from, std::int64_t bytes) {
 }
 
 void Links::ask_to_pause(LinkId at, bool is_paused) {
-  send(partition_.of(fabric_.from(at)), Scheduler::event(now() + config_.fabric.link_delay, EventKind::pause, at, is_paused));
+  send(partition_.of(fabric_.from(at)),
+       Scheduler::event(now() + config_.fabric.link_delay, EventKind::pause, at, is_paused));
 }
 
 bool Links::on_pause(LinkId at, bool is_paused) {

@@ -1,5 +1,5 @@
-// Links with two queues each (control before data), the switches between them, and what both do to packets: delay, mark,
-// trim, drop, pause, lose. Who sends, and what becomes of a packet that reached a host, is left to others.
+// Links with two queues each (control before data), the switches between them, and what both do to packets: delay,
+// mark, trim, drop, pause, lose. Who sends, and what becomes of a packet that reached a host, is left to others.
 //
 // A hop costs one event where the link is idle and two where a packet waits.
 #pragma once
@@ -9,12 +9,12 @@
 
 #include "sim/fabric.h"
 #include "sim/link_faults.h"
-#include "sim/outbox.h"
 #include "sim/network_config.h"
-#include "sim/sim_packet.h"
+#include "sim/outbox.h"
 #include "sim/partition.h"
 #include "sim/router.h"
 #include "sim/scheduler.h"
+#include "sim/sim_packet.h"
 
 namespace softmrc::sim {
 
@@ -27,7 +27,7 @@ struct EventKind {
     timer,       // host `who` wanted to be called
     flow_start,  // flow `what`, at its source `who`
     flow_meet,   // flow `what`, which has started, is told to its destination `who`
-    probe,        // number `what` of a survey leaves
+    probe,       // number `what` of a survey leaves
     computed,    // flow `what`, in which its source `who` computes, is over
   };
 };
@@ -39,8 +39,8 @@ struct LinkObserver {
   virtual void on_dropped(const SimPacket&) {}
 };
 
-// All links. What belongs to the beginning of one is touched by the shard of the node there, what belongs to its end by that
-// node's; how it is broken changes only while all shards wait.
+// All links. What belongs to the beginning of one is touched by the shard of the node there, what belongs to its end by
+// that node's; how it is broken changes only while all shards wait.
 class LinkTable {
  public:
   explicit LinkTable(const Fabric& fabric);
@@ -73,8 +73,8 @@ class LinkTable {
     bool is_ready_armed = false;
     bool is_first_hop = false;
     bool is_last_hop = false;
-    bool is_paused = false;            // PFC: no data until told otherwise
-    bool pause_asked = false;          // by the node at its end
+    bool is_paused = false;    // PFC: no data until told otherwise
+    bool pause_asked = false;  // by the node at its end
     std::uint8_t end_shard = 0;
   };
   static_assert(sizeof(Link) == 64);
@@ -134,13 +134,12 @@ class Links {
     if (event.kind() == EventKind::ready && links_[event.who()].is_first_hop) return fabric_.host_before(event.who());
     return no_host;
   }
-  // Asks for the memory of what is to happen, one step of the pointer chain at a time: the link and the packet first, then
-  // what lies behind them. False: only the host knows what that is.
+  // Asks for the memory of what is to happen, one step of the pointer chain at a time: the link and the packet first,
+  // then what lies behind them. False: only the host knows what that is.
   void fetch_link(const Scheduler::Event& event) const;
   bool fetch_behind(const Scheduler::Event& event) const;
 
  private:
-
   void enqueue(LinkId at, std::uint32_t id);
   bool admit(LinkId at, std::uint32_t id);
   void cut(SimPacket& packet_id, bool last_hop);

@@ -25,8 +25,10 @@ wire::Route route(std::uint32_t sender, std::uint32_t receiver, std::uint8_t por
 }  // namespace
 
 Mesh::Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& sides)
-    : config_(config), now_(Time{} + config.starts_at),
-      links_(sides.size() * sides.size() * config.ports), prng_(config.seed, "pair") {
+    : config_(config),
+      now_(Time{} + config.starts_at),
+      links_(sides.size() * sides.size() * config.ports),
+      prng_(config.seed, "pair") {
   SOFTMRC_CHECK(sides.size() < 255);  // an address of their own for each
   for (std::uint32_t i = 0; i < sides.size(); ++i) sides_.emplace_back(*this, i);
   for (Side& side : sides_) equip(side, sides[side.number]);
@@ -62,19 +64,22 @@ void Mesh::kill(std::uint32_t which, bool host_says_so) {
   side.is_known_dead = host_says_so;
 }
 
-void Mesh::set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, bool is_dead) {
+void Mesh::set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
+                       bool is_dead) {
   Link& way = link(sender, receiver, port);
   way.watches_paths = true;
   way.paths[entropy].is_dead = is_dead;
 }
 
-void Mesh::set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, double loss) {
+void Mesh::set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
+                       double loss) {
   Link& way = link(sender, receiver, port);
   way.watches_paths = true;
   way.paths[entropy].loss = loss;
 }
 
-Time Mesh::last_polled_at(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy) const {
+Time Mesh::last_polled_at(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port,
+                          std::uint32_t entropy) const {
   const auto& paths = link(sender, receiver, port).paths;
   const auto found = paths.find(entropy);
   return found == paths.end() ? Time::long_ago() : found->second.last_polled;
@@ -121,7 +126,8 @@ Time Mesh::arrival_time(Link& link, const proto::Transmit& transmit, Time depart
   const MeshFaults& faults = link.faults;
   if (faults.neck_bps) {
     const double bits = 8.0 * static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
-    departs = std::max(departs, link.neck_free_at) + Duration{static_cast<std::int64_t>(bits * 1e12 / static_cast<double>(faults.neck_bps))};
+    departs = std::max(departs, link.neck_free_at) +
+              Duration{static_cast<std::int64_t>(bits * 1e12 / static_cast<double>(faults.neck_bps))};
     link.neck_free_at = departs;
   }
   Time at = departs + config_.one_way_delay + faults.delay;
@@ -163,8 +169,10 @@ void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
     const double queued_bytes = static_cast<double>(queued_ps) * static_cast<double>(config_.port_rate_bps) / 8e12;
     marked = data && config_.mark_above_bytes && queued_bytes > config_.mark_above_bytes;
     trimmed = config_.trim_above_bytes && queued_bytes > config_.trim_above_bytes && is_trimmable(transmit);
-    const double bytes = trimmed ? 100.0 : static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
-    departs = std::max(now_, free_at) + Duration{static_cast<std::int64_t>(bytes * 8e12 / static_cast<double>(config_.port_rate_bps))};
+    const double bytes = trimmed ? 100.0
+                                 : static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
+    departs = std::max(now_, free_at) +
+              Duration{static_cast<std::int64_t>(bytes * 8e12 / static_cast<double>(config_.port_rate_bps))};
     free_at = departs;
   }
   if (link.watches_paths) {
@@ -180,8 +188,9 @@ void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
     ++counters_.swallowed;
     return;
   }
-  const bool overflows = faults.neck_bytes && static_cast<double>((link.neck_free_at - departs).ps) * static_cast<double>(faults.neck_bps) >
-                                                   8e12 * static_cast<double>(faults.neck_bytes);
+  const bool overflows = faults.neck_bytes &&
+                         static_cast<double>((link.neck_free_at - departs).ps) * static_cast<double>(faults.neck_bps) >
+                             8e12 * static_cast<double>(faults.neck_bytes);
   if (overflows) {
     ++counters_.lost;
     return;
@@ -210,7 +219,8 @@ void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
 // The receiver had no room for this packet: a NACK goes back in its place, for any of the reasons that are not the
 // network's.
 void Mesh::refuse_for_want(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at) {
-  constexpr wire::NackReason reasons[] = {wire::NackReason::no_bitmap, wire::NackReason::no_packet_buffer, wire::NackReason::no_resource};
+  constexpr wire::NackReason reasons[] = {wire::NackReason::no_bitmap, wire::NackReason::no_packet_buffer,
+                                          wire::NackReason::no_resource};
   const wire::NackReason reason = reasons[prng_.below(3)];
   const proto::QueuePair* pair = sides_[receiver].endpoint->qp(transmit.packet.bth.dqp);
   if (!pair) return;
@@ -232,7 +242,8 @@ void Mesh::refuse_for_want(std::uint32_t sender, std::uint32_t receiver, const p
   launch(receiver, sender, back, at, false, false, false);
 }
 
-void Mesh::launch(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool corrupt) {
+void Mesh::launch(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at, bool marked,
+                  bool trimmed, bool corrupt) {
   const std::uint32_t slot = take_slot();
   InFlight& f = in_flight_[slot];
   f.sender = sender;
@@ -260,7 +271,8 @@ void Mesh::launch(std::uint32_t sender, std::uint32_t receiver, const proto::Tra
     wire::emit(transmit.packet, f.bytes);
     if (const auto* write = std::get_if<wire::Write>(&transmit.packet.body); write && forger_) {
       const std::size_t padded = (write->payload_size + 3) & ~3u;
-      forger_->forge(sender, receiver, transmit.packet, std::span(f.bytes).subspan(f.bytes.size() - wire::icrc_size - padded, write->payload_size));
+      forger_->forge(sender, receiver, transmit.packet,
+                     std::span(f.bytes).subspan(f.bytes.size() - wire::icrc_size - padded, write->payload_size));
     }
     wire::append_icrc(route(sender, receiver, transmit.port, transmit.entropy), f.bytes);
     f.size = static_cast<std::uint32_t>(f.bytes.size());
@@ -278,7 +290,8 @@ void Mesh::deliver(Side& receiver) {
   const std::uint32_t slot = receiver.toward.pop();
   if (receiver.is_dead) {
     const std::uint32_t sender = in_flight_[slot].sender;
-    if (receiver.is_known_dead && !sides_[sender].is_dead) sides_[sender].endpoint->on_unreachable(now_, peer_id(sender, receiver.number));
+    if (receiver.is_known_dead && !sides_[sender].is_dead)
+      sides_[sender].endpoint->on_unreachable(now_, peer_id(sender, receiver.number));
     free_in_flight_.push_back(slot);
     return;
   }
@@ -303,7 +316,8 @@ void Mesh::hand_in(std::uint32_t receiver, std::uint32_t slot) {
     endpoint.handle_datagram(now_, {bytes, f.size}, f.arrival, f.options);
   } else {
     const wire::Bth& b = f.packet.bth;
-    const std::uint32_t word = static_cast<std::uint32_t>(b.ack_request) << 31 | static_cast<std::uint32_t>(b.retransmission) << 29 |
+    const std::uint32_t word = static_cast<std::uint32_t>(b.ack_request) << 31 |
+                               static_cast<std::uint32_t>(b.retransmission) << 29 |
                                static_cast<std::uint32_t>(b.timestamped) << 28 | b.psn;
     mix(static_cast<std::uint64_t>(now_.ps) ^ word ^ static_cast<std::uint64_t>(b.opcode) << 40);
     if (f.arrival.integrity == proto::Integrity::bad) endpoint.handle_datagram(now_, {}, f.arrival, f.options);
@@ -317,8 +331,8 @@ void Mesh::flush() {
 }
 
 // The earliest of: a packet for a side, a timer, a port that has room again, something that lives there and wants to be
-// called. Stalled sides wait; with a process, packets reach its queues all the same, and everything else is the process's
-// business.
+// called. Stalled sides wait; with a process, packets reach its queues all the same, and everything else is the
+// process's business.
 bool Mesh::step(Time until) {
   Time best = Time::never();
   Side* who = nullptr;
@@ -363,22 +377,19 @@ bool Mesh::step(Time until) {
 bool Mesh::pass(const std::function<bool()>& is_over, Duration timeout) {
   const Time until = now_ + timeout;
   flush();
-  while (!is_over() && step(until)) {
-  }
+  while (!is_over() && step(until)) {}
   return is_over();
 }
 
 void Mesh::run(Time until) {
   flush();
-  while (step(until)) {
-  }
+  while (step(until)) {}
 }
 
 std::uint64_t Mesh::run_until_completions(Time until, std::uint32_t which, std::uint32_t cq, std::size_t completions) {
   const std::uint64_t before = packets_delivered_;
   flush();
-  while (sides_[which].endpoint->completions_waiting(cq) < completions && step(until)) {
-  }
+  while (sides_[which].endpoint->completions_waiting(cq) < completions && step(until)) {}
   return packets_delivered_ - before;
 }
 

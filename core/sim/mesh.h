@@ -1,7 +1,7 @@
-// Endpoints, each joined to each by planes, and a clock that only moves when told to: the fixture that every test of the
-// engine stands on, mostly with two of them. Each plane from one to another is a link with a delay and a list of ways to go
-// wrong, and a side's port to a plane may have a rate; single EVs can go wrong by themselves. The network draws from its own
-// random stream, so the same seed gives the same run, and `trace_hash` says whether it did.
+// Endpoints, each joined to each by planes, and a clock that only moves when told to: the fixture that every test of
+// the engine stands on, mostly with two of them. Each plane from one to another is a link with a delay and a list of
+// ways to go wrong, and a side's port to a plane may have a rate; single EVs can go wrong by themselves. The network
+// draws from its own random stream, so the same seed gives the same run, and `trace_hash` says whether it did.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ namespace softmrc::sim {
 struct MeshFaults {
   double loss = 0;
   double duplicate = 0;
-  double reorder = 0;            // share of packets held back by up to `reorder_delay`
+  double reorder = 0;  // share of packets held back by up to `reorder_delay`
   Duration reorder_delay{0};
   double corrupt = 0;            // one bit flips; where bytes travel, only the ICRC notices
   double trim = 0;               // data packets that lose their payload
@@ -43,13 +43,13 @@ struct MeshFaults {
 struct MeshConfig {
   std::uint64_t seed = 1;
   std::uint32_t ports = 4;
-  Duration starts_at{0};                  // what every clock says when the run begins
+  Duration starts_at{0};  // what every clock says when the run begins
   Duration one_way_delay = microseconds(4);
-  std::uint64_t port_rate_bps = 0;        // 0: no serialisation delay and no queue
-  std::uint32_t mark_above_bytes = 0;     // with a rate: queue length from which CE is set; 0: never
-  std::uint32_t trim_above_bytes = 0;     // with a rate: queue length from which data is trimmed; 0: never
-  bool encode = true;                     // packets travel as bytes; otherwise as structs
-  bool carry_payload = true;              // with encode: payload and ICRC travel too
+  std::uint64_t port_rate_bps = 0;     // 0: no serialisation delay and no queue
+  std::uint32_t mark_above_bytes = 0;  // with a rate: queue length from which CE is set; 0: never
+  std::uint32_t trim_above_bytes = 0;  // with a rate: queue length from which data is trimmed; 0: never
+  bool encode = true;                  // packets travel as bytes; otherwise as structs
+  bool carry_payload = true;           // with encode: payload and ICRC travel too
 };
 
 class Mesh final : private SimDriver::Context {
@@ -67,18 +67,22 @@ class Mesh final : private SimDriver::Context {
   static std::uint32_t peer_id(std::uint32_t of, std::uint32_t other) { return other < of ? other : other - 1; }
   Time now() const override { return now_; }
 
-  MeshFaults& faults(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) { return link(sender, receiver, port).faults; }
+  MeshFaults& faults(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) {
+    return link(sender, receiver, port).faults;
+  }
   // Keeps account of every path from here on.
   void watch_paths() {
     for (Link& link : links_) link.watches_paths = true;
   }
   // One EV of one direction swallows everything (or stops doing so).
-  void set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, bool is_dead);
-  void set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, double loss);
+  void set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
+                   bool is_dead);
+  void set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
+                   double loss);
   // A side's packets and timers go through a process from here on; before there is any traffic.
   void set_process(std::uint32_t which, const ProcessConfig& config);
-  // A side's process dies and another one starts on the same ports. Packets under way reach the new one; the old endpoint
-  // is kept, out of reach of everything but its owner's questions.
+  // A side's process dies and another one starts on the same ports. Packets under way reach the new one; the old
+  // endpoint is kept, out of reach of everything but its owner's questions.
   void restart(std::uint32_t which, const proto::EndpointConfig& config);
   // A side's process dies, and nothing comes after it. Its host may say so to whoever sends to it.
   void kill(std::uint32_t which, bool host_says_so);
@@ -88,7 +92,8 @@ class Mesh final : private SimDriver::Context {
   // Somebody in a side's memory who changes what it writes before it is sealed; where payload travels.
   struct Forger {
     virtual ~Forger() = default;
-    virtual void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) = 0;
+    virtual void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet,
+                       std::span<std::uint8_t> payload) = 0;
   };
   void set_forger(Forger* forger) { forger_ = forger; }
 
@@ -113,7 +118,8 @@ class Mesh final : private SimDriver::Context {
   Time last_polled_at(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy) const;
 
   struct Counters {
-    std::uint64_t lost = 0, duplicated = 0, reordered = 0, corrupted = 0, trimmed = 0, marked = 0, swallowed = 0, starved = 0, overflowed = 0;
+    std::uint64_t lost = 0, duplicated = 0, reordered = 0, corrupted = 0, trimmed = 0, marked = 0, swallowed = 0,
+                  starved = 0, overflowed = 0;
   };
   const Counters& counters() const { return counters_; }
 
@@ -122,8 +128,8 @@ class Mesh final : private SimDriver::Context {
     std::uint32_t sender = 0;
     proto::Arrival arrival;
     wire::ParseOptions options;
-    wire::Packet packet;              // when packets travel as structs
-    std::uint32_t size = 0;           // of the bytes at hand
+    wire::Packet packet;     // when packets travel as structs
+    std::uint32_t size = 0;  // of the bytes at hand
     std::array<std::uint8_t, wire::max_header_size> header{};
     std::vector<std::uint8_t> bytes;  // when the payload travels too
   };
@@ -160,12 +166,12 @@ class Mesh final : private SimDriver::Context {
     std::unique_ptr<proto::Endpoint> endpoint;
     std::unique_ptr<SimDriver> driver;
     Process process;
-    std::vector<Time> free_at;                    // by port
-    DeliveryQueue<std::uint32_t> toward;          // indexes into in_flight_
+    std::vector<Time> free_at;            // by port
+    DeliveryQueue<std::uint32_t> toward;  // indexes into in_flight_
     Time stalled_until{};
     Time port_free_at = Time::never();
     bool is_dead = false;
-    bool is_known_dead = false;                   // to whoever sends to it
+    bool is_known_dead = false;  // to whoever sends to it
   };
 
   void on_posted(std::uint32_t which) override { drain(sides_[which]); }
@@ -179,7 +185,8 @@ class Mesh final : private SimDriver::Context {
   void drain(Side& sender);
   std::uint32_t free_ports(Side& sender);
   void send(std::uint32_t sender, const proto::Transmit& transmit);
-  void launch(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool copy_is_corrupt);
+  void launch(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at, bool marked,
+              bool trimmed, bool copy_is_corrupt);
   Time arrival_time(Link& link, const proto::Transmit& transmit, Time departs);
   void refuse_for_want(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at);
   void deliver(Side& receiver);

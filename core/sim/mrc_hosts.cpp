@@ -52,14 +52,17 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   return *h.endpoint;
 }
 
-// Flows of a pair of hosts take its queue pairs in turn. Numbers follow from the plan alone: of connections, and of peers at
-// both ends, which are those that their endpoints will give.
+// Flows of a pair of hosts take its queue pairs in turn. Numbers follow from the plan alone: of connections, and of
+// peers at both ends, which are those that their endpoints will give.
 void MrcHostFactory::plan_connections(const std::vector<Flow>& flows) {
   std::vector<std::uint32_t> ids;  // pair by pair
   for (std::uint32_t id = 0; id < flows.size(); ++id)
     if (flows[id].is_write()) ids.push_back(id);
-  const auto pair = [&flows](std::uint32_t id) { return static_cast<std::uint64_t>(flows[id].source) << 32 | flows[id].destination; };
-  std::sort(ids.begin(), ids.end(), [&](std::uint32_t a, std::uint32_t b) { return std::pair(pair(a), a) < std::pair(pair(b), b); });
+  const auto pair = [&flows](std::uint32_t id) {
+    return static_cast<std::uint64_t>(flows[id].source) << 32 | flows[id].destination;
+  };
+  std::sort(ids.begin(), ids.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return std::pair(pair(a), a) < std::pair(pair(b), b); });
   connection_of_.resize(flows.size());
   std::uint32_t turn = 0;
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -92,8 +95,8 @@ const proto::QueuePair* MrcHosts::open(std::uint32_t number, std::uint32_t host,
   return endpoint.qp(qpn);
 }
 
-void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn,
-                               const proto::InitAttributes& init) {
+void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer,
+                               Psn first_psn, const proto::InitAttributes& init) {
   const NetworkConfig& config = place_.config;
   proto::Endpoint& endpoint = *hosts_[host].endpoint;
   proto::RtrAttributes rtr;
@@ -166,7 +169,8 @@ void MrcHosts::start(std::uint32_t id, const Flow& flow) {
 
 void MrcHosts::expect(std::uint32_t id, const Flow& flow) {
   Connection& connection = connections_[connection_of_[id]];
-  if (!connection.receiver) connection.receiver = open(connection_of_[id], flow.destination, connection.id_at_destination);
+  if (!connection.receiver)
+    connection.receiver = open(connection_of_[id], flow.destination, connection.id_at_destination);
   hosts_[flow.destination].endpoint->post_receive(first_qpn + connection_of_[id], id);
 }
 
@@ -178,13 +182,14 @@ void MrcHosts::on(const proto::Event& event) {
   const Connection& connection = connections_[event.qpn - first_qpn];
   if (connection.carried == Carried::bulk && event.ev == 0) return;  // a write of nothing, which lands nowhere
   if (connection.carried == Carried::bulk)
-    return place_.network.on_landed({connection.destination, event.code, hosts_[connection.destination].endpoint->region_number(event.code), event.value,
+    return place_.network.on_landed({connection.destination, event.code,
+                                     hosts_[connection.destination].endpoint->region_number(event.code), event.value,
                                      event.ev, event.port, Recovery::key(event.qpn, event.psn)});
   if (connection.carried == Carried::message) return;
   SOFTMRC_CHECK(event.code == rkey);
   const auto flow = static_cast<std::uint32_t>(event.value >> 32);
-  place_.network.on_placed({flow, connection.source, connection.destination, event.value & 0xFFFFFFFF, event.ev, event.port,
-                            Recovery::key(event.qpn, event.psn)});
+  place_.network.on_placed({flow, connection.source, connection.destination, event.value & 0xFFFFFFFF, event.ev,
+                            event.port, Recovery::key(event.qpn, event.psn)});
 }
 
 void MrcHosts::collect_completions(std::uint32_t host) {
@@ -204,7 +209,8 @@ void MrcHosts::drain(std::uint32_t host) {
   Host& h = hosts_[host];
   if (!h.endpoint) return;  // a port that only a survey used
   if (h.driven) return h.driven->process.kick(now());
-  for (std::uint32_t ports; (ports = free_ports(host)) && h.endpoint->poll_transmit(now(), ports, scratch_);) leave(host, scratch_);
+  for (std::uint32_t ports; (ports = free_ports(host)) && h.endpoint->poll_transmit(now(), ports, scratch_);)
+    leave(host, scratch_);
   collect_completions(host);
 }
 
@@ -242,7 +248,8 @@ void MrcHosts::leave(std::uint32_t host, const proto::Transmit& t) {
   p.came_from = no_link;
   const bool is_write = wire::is_write(t.packet.bth.opcode);
   p.is_trimmable = is_write && t.traffic_class != proto::TrafficClass::data_no_trim;
-  p.bytes = is_write ? std::get<wire::Write>(t.packet.body).payload_size + place_.config.data_overhead_bytes : place_.config.control_packet_bytes;
+  p.bytes = is_write ? std::get<wire::Write>(t.packet.body).payload_size + place_.config.data_overhead_bytes
+                     : place_.config.control_packet_bytes;
   if (!is_write) ++counters_.control_packets;
   else if (t.packet.bth.retransmission) ++counters_.retransmitted;
   else ++counters_.data_packets;
@@ -330,7 +337,8 @@ proto::QpStats MrcHostFactory::total_stats() const {
   proto::QpStats sum;
   for (const Connection& connection : connections_)
     for (const proto::QueuePair* pair : {connection.sender, connection.receiver}) {
-      if (!pair || (connection.carried != Carried::flow && pair == connection.sender)) continue;  // that is the receiver of another one
+      if (!pair || (connection.carried != Carried::flow && pair == connection.sender))
+        continue;  // that is the receiver of another one
       const proto::QpStats& one = pair->stats();
 #define X(name) sum.name += one.name;
       SOFTMRC_QP_COUNTERS(X)

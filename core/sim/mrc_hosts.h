@@ -1,5 +1,5 @@
-// Hosts that run the production endpoint, and the collectives on it, and nothing else: driven at once, as a NIC does it, or by a process. Packets travel
-// as structs; the engine does not know the difference, which a test of Pair proves.
+// Hosts that run the production endpoint, and the collectives on it, and nothing else: driven at once, as a NIC does
+// it, or by a process. Packets travel as structs; the engine does not know the difference, which a test of Pair proves.
 #pragma once
 
 #include <cstdint>
@@ -54,18 +54,18 @@ class MrcHostFactory final : public HostFactory {
     ~Host();
 
     std::unique_ptr<proto::Endpoint> endpoint;
-    std::unique_ptr<SimDriver> driver;     // where ranks live here
+    std::unique_ptr<SimDriver> driver;  // where ranks live here
     std::vector<Call> calls;
-    std::unique_ptr<Driven> driven;   // where a process does it
+    std::unique_ptr<Driven> driven;  // where a process does it
     std::vector<RemotePeer> peers;
     const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
   };
-  // One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its messages.
-  // Each end has its queue pair from the first flow on that it hears of.
+  // One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its
+  // messages. Each end has its queue pair from the first flow on that it hears of.
   struct Connection {
     std::uint32_t source = 0;
     std::uint32_t destination = 0;
-    std::uint32_t id_at_source = 0;       // of the peer
+    std::uint32_t id_at_source = 0;  // of the peer
     std::uint32_t id_at_destination = 0;
     const proto::QueuePair* sender = nullptr;
     const proto::QueuePair* receiver = nullptr;
@@ -104,8 +104,8 @@ class MrcHostFactory final : public HostFactory {
   const Partition* partition_ = nullptr;
   std::vector<MrcHosts*> shards_;
   std::vector<Host> hosts_;
-  std::vector<Connection> connections_;       // by queue pair number, which both ends of a flow share
-  std::vector<std::uint32_t> connection_of_;  // by flow
+  std::vector<Connection> connections_;                    // by queue pair number, which both ends of a flow share
+  std::vector<std::uint32_t> connection_of_;               // by flow
   std::vector<std::uint16_t> send_peers_, receive_peers_;  // by host, where there are hints
   std::vector<Group> groups_;
   std::vector<Collective> collectives_;
@@ -115,11 +115,17 @@ class MrcHostFactory final : public HostFactory {
 class MrcHosts final : public Hosts, private proto::TraceSink {
  public:
   MrcHosts(const ShardContext& place, MrcHostFactory& all)
-      : Hosts(place, true), all_(all), hosts_(all.hosts_), connections_(all.connections_), connection_of_(all.connection_of_), groups_(all.groups_) {}
+      : Hosts(place, true),
+        all_(all),
+        hosts_(all.hosts_),
+        connections_(all.connections_),
+        connection_of_(all.connection_of_),
+        groups_(all.groups_) {}
 
   std::vector<CollectiveError> errors() const override { return errors_; }
   proto::Endpoint& endpoint_of(std::uint32_t host);
-  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
+  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn,
+                       const proto::InitAttributes& init);
   SimDriver::Context& clock() { return clock_; }
 
   void start(std::uint32_t id, const Flow& flow) override;
@@ -180,7 +186,9 @@ struct MrcHostFactory::Driven : Process::Surroundings {
   std::uint32_t free_ports() override { return hosts.free_ports(host); }
   Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
   bool progress() override { return hosts.progress(host); }
-  Time progress_handlers_at() const override { return hosts.hosts_[host].driver ? hosts.hosts_[host].driver->deadline() : Time::never(); }
+  Time progress_handlers_at() const override {
+    return hosts.hosts_[host].driver ? hosts.hosts_[host].driver->deadline() : Time::never();
+  }
 
   MrcHosts& hosts;
   std::uint32_t host;

@@ -1,5 +1,5 @@
-// Collectives on the hosts of a network: the ones that are shipped. What they move weighs nothing where there is much of it:
-// then lengths travel, and messages, but no data. Reducing takes no time.
+// Collectives on the hosts of a network: the ones that are shipped. What they move weighs nothing where there is much
+// of it: then lengths travel, and messages, but no data. Reducing takes no time.
 #include <algorithm>
 
 #include "base/check.h"
@@ -135,31 +135,37 @@ void MrcHostFactory::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
     rank.cq = engine.create_cq();
     rank.domains.resize(ranks.size());
     for (proto::Domain& domain : rank.domains) domain = engine.create_domain();
-    rank.part = std::make_unique<collectives::Group>(std::vector<collectives::ChannelResources>{{host.driver.get(), rank.cq}}, group.place(r, config_.mtu),
-                                                     rank.domains, seed + r, std::make_shared<collectives::CompletionNotifier>());
+    rank.part = std::make_unique<collectives::Group>(
+        std::vector<collectives::ChannelResources>{{host.driver.get(), rank.cq}}, group.place(r, config_.mtu),
+        rank.domains, seed + r, std::make_shared<collectives::CompletionNotifier>());
     rank.part->start(config_.mtu);
   }
   std::array<std::uint32_t, 2> ids{};
   for (std::uint32_t i = 0; i < 2; ++i) ids[i] = hosts_[ranks[ends[i]].host].endpoint->add_peer();
-  for (std::uint32_t i = 0; i < 2; ++i) hosts_[ranks[ends[i]].host].peers.push_back({ranks[ends[1 - i]].host, ids[1 - i]});
-  const auto first = first_qpn + static_cast<std::uint32_t>(connections_.size());  // messages and bulk data of a, then of b
+  for (std::uint32_t i = 0; i < 2; ++i)
+    hosts_[ranks[ends[i]].host].peers.push_back({ranks[ends[1 - i]].host, ids[1 - i]});
+  const auto first = first_qpn +
+                     static_cast<std::uint32_t>(connections_.size());  // messages and bulk data of a, then of b
   for (std::uint32_t bulk = 0; bulk < 2; ++bulk) {
     for (std::uint32_t i = 0; i < 2; ++i) {
       const Rank& rank = ranks[ends[i]];
       proto::InitAttributes init;
       init.send_cq = init.recv_cq = rank.cq;
       init.domain = rank.domains[ends[1 - i]];
-      at(rank.host).make_queue_pair(rank.host, first + 2 * i + bulk, first + 2 * (1 - i) + bulk, ids[i], first_psn(first + bulk), init);
+      at(rank.host).make_queue_pair(rank.host, first + 2 * i + bulk, first + 2 * (1 - i) + bulk, ids[i],
+                                    first_psn(first + bulk), init);
     }
   }
   for (std::uint32_t i = 0; i < 2; ++i)
     for (std::uint32_t bulk = 0; bulk < 2; ++bulk) {
       const std::uint32_t here = ranks[ends[i]].host, there = ranks[ends[1 - i]].host;
-      connections_.push_back({there, here, ids[1 - i], ids[i], hosts_[there].endpoint->qp(first + 2 * (1 - i) + bulk), hosts_[here].endpoint->qp(first + 2 * i + bulk),
+      connections_.push_back({there, here, ids[1 - i], ids[i], hosts_[there].endpoint->qp(first + 2 * (1 - i) + bulk),
+                              hosts_[here].endpoint->qp(first + 2 * i + bulk),
                               bulk ? Carried::bulk : Carried::message});
     }
   for (std::uint32_t i = 0; i < 2; ++i)
-    ranks[ends[i]].part->connect(0, ends[1 - i], first + 2 * i, first + 2 * i + 1, ranks[ends[1 - i]].part->ring_rkey(0, ends[i]));
+    ranks[ends[i]].part->connect(0, ends[1 - i], first + 2 * i, first + 2 * i + 1,
+                                 ranks[ends[1 - i]].part->ring_rkey(0, ends[i]));
 }
 
 bool MrcHosts::progress(std::uint32_t host) {
@@ -185,7 +191,8 @@ void MrcHosts::end_calls(std::uint32_t host) {
       continue;
     }
     const Collective& what = all_.collectives_[ended.collective];
-    Checker::check_result(what.kind, ended.rank, static_cast<std::uint32_t>(groups_[what.group].ranks.size()), ended.out);
+    Checker::check_result(what.kind, ended.rank, static_cast<std::uint32_t>(groups_[what.group].ranks.size()),
+                          ended.out);
     place_.network.on_delivered(ended.flow);
     place_.network.on_completed(ended.flow);
   }

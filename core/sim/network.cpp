@@ -84,7 +84,8 @@ void Network::begin() {
   barrier_ = std::make_unique<Barrier>(cores());
   world_.checker.expect(world_.host_factory->begin(world_.workload.flows()));
   const auto at = [this](std::uint32_t host) -> Shard& { return *shards_[world_.partition.of_host(host)]; };
-  world_.workload.begin([&](Time start, std::uint32_t flow) { at(world_.workload.flows()[flow].source).start_at(start, flow); });
+  world_.workload.begin(
+      [&](Time start, std::uint32_t flow) { at(world_.workload.flows()[flow].source).start_at(start, flow); });
   const std::vector<ProbeTraffic::MapperProbe>& shots = world_.survey.shots();
   for (std::uint32_t i = 0; i < shots.size(); ++i) at(shots[i].host).probe_at(shots[i].at, shots[i].host, i);
 }
@@ -130,7 +131,8 @@ void Network::move_on() {
   try {
     window_.is_new = false;
     goes_on_ = false;
-    if (std::any_of(failures_.begin(), failures_.end(), [](const std::exception_ptr& one) { return one != nullptr; })) return;
+    if (std::any_of(failures_.begin(), failures_.end(), [](const std::exception_ptr& one) { return one != nullptr; }))
+      return;
     if (std::find(is_through_.begin(), is_through_.end(), 0) != is_through_.end()) return;
     close_window();
     if (events() - events_before_ >= max_events_ * cores()) return;
@@ -141,8 +143,8 @@ void Network::move_on() {
   }
 }
 
-// The next stretch of time in which something happens, up to the grid's next line or the next fault. False: there is none, or
-// it is not asked for.
+// The next stretch of time in which something happens, up to the grid's next line or the next fault. False: there is
+// none, or it is not asked for.
 bool Network::open_window() {
   const Duration length = window_of(world_.config);
   for (;;) {
@@ -203,14 +205,16 @@ bool Network::is_done() const { return completed_ == world_.workload.flows().siz
 
 bool Network::is_survey_over() const {
   std::int64_t left = world_.survey.added();
-  for (const std::unique_ptr<Shard>& shard : shards_) left -= shard->found().survey.arrived + shard->found().survey.lost;
+  for (const std::unique_ptr<Shard>& shard : shards_)
+    left -= shard->found().survey.arrived + shard->found().survey.lost;
   return left == 0;
 }
 
 bool Network::is_idle() const {
   if (!has_begun_) return false;
-  return next_fault_ == faults_.size() &&
-         std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->earliest() == Time::never(); });
+  return next_fault_ == faults_.size() && std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) {
+    return shard->earliest() == Time::never();
+  });
 }
 
 Time Network::reached() const {
@@ -221,7 +225,8 @@ Time Network::reached() const {
 
 bool Network::is_placed(const Recovery::Lost& lost) const {
   if (lost.is_flow) return world_.checker.is_placed(static_cast<std::uint32_t>(lost.va >> 32), lost.va & 0xFFFFFFFF);
-  return world_.checker.has_landed(shards_[world_.partition.of_host(lost.host)]->found().seen, lost.host, lost.rkey, lost.va);
+  return world_.checker.has_landed(shards_[world_.partition.of_host(lost.host)]->found().seen, lost.host, lost.rkey,
+                                   lost.va);
 }
 
 std::uint64_t Network::unsent() const {
@@ -243,7 +248,9 @@ std::uint64_t Network::trace_hash() const {
 }
 
 std::uint64_t Network::bytes_placed() const {
-  return sum<std::uint64_t>(shards_, [](std::uint64_t& all, const Shard& shard) { all += shard.found().seen.bytes_placed + shard.found().seen.bytes_landed; });
+  return sum<std::uint64_t>(shards_, [](std::uint64_t& all, const Shard& shard) {
+    all += shard.found().seen.bytes_placed + shard.found().seen.bytes_landed;
+  });
 }
 
 Time Network::last_placed() const {
@@ -255,14 +262,16 @@ Links::Counters Network::link_counters() const {
 }
 
 Hosts::Counters Network::host_counters() const {
-  return sum<Hosts::Counters>(shards_, [](Hosts::Counters& all, const Shard& shard) { all += shard.hosts().counters(); });
+  return sum<Hosts::Counters>(shards_,
+                              [](Hosts::Counters& all, const Shard& shard) { all += shard.hosts().counters(); });
 }
 
 std::vector<std::string> Network::errors() const {
   std::vector<Hosts::CollectiveError> found;
   for (const std::unique_ptr<Shard>& shard : shards_)
     for (const Hosts::CollectiveError& one : shard->hosts().errors()) found.push_back(one);
-  std::sort(found.begin(), found.end(), [](const Hosts::CollectiveError& a, const Hosts::CollectiveError& b) { return a.flow < b.flow; });
+  std::sort(found.begin(), found.end(),
+            [](const Hosts::CollectiveError& a, const Hosts::CollectiveError& b) { return a.flow < b.flow; });
   std::vector<std::string> texts;
   for (const Hosts::CollectiveError& one : found) texts.push_back(one.text);
   return texts;
@@ -280,9 +289,12 @@ void Network::check_conserved() const {
     survey.sent += shard->found().survey.sent;
     survey.arrived += shard->found().survey.arrived;
   }
-  Checker::check_conserved({.sent = h.data_packets + h.control_packets + h.retransmitted + static_cast<std::uint64_t>(survey.sent),
-                            .arrived = h.arrived + static_cast<std::uint64_t>(survey.arrived),
-                            .dropped = h.dropped + l.dropped, .lost = l.lost, .under_way = static_cast<std::uint64_t>(under_way)});
+  Checker::check_conserved(
+      {.sent = h.data_packets + h.control_packets + h.retransmitted + static_cast<std::uint64_t>(survey.sent),
+       .arrived = h.arrived + static_cast<std::uint64_t>(survey.arrived),
+       .dropped = h.dropped + l.dropped,
+       .lost = l.lost,
+       .under_way = static_cast<std::uint64_t>(under_way)});
   if (completed_ == world_.workload.flows().size()) world_.checker.check_expected(landed);
 }
 

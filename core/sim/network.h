@@ -1,5 +1,5 @@
-// A whole fabric under the simulated clock: hosts at its edge, links and switches between them, flows that start each other,
-// and faults at given times. This room introduces the parts to each other and moves time on, in windows:
+// A whole fabric under the simulated clock: hosts at its edge, links and switches between them, flows that start each
+// other, and faults at given times. This room introduces the parts to each other and moves time on, in windows:
 //
 //   shard.h      a part of the fabric for the length of a window, on a core of its own; partition.h says which part
 //   links.h      queues, marks, trims, faults; where a packet goes is asked of router.h
@@ -35,14 +35,16 @@ class Network final {
   Network& operator=(const Network&) = delete;
 
   std::uint32_t add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
-  // Ranks, by their hosts; and what they call, each in a flow of its own. Those that differ in `kind` or `bytes` are called
-  // by all ranks in the same order.
+  // Ranks, by their hosts; and what they call, each in a flow of its own. Those that differ in `kind` or `bytes` are
+  // called by all ranks in the same order.
   void add_group(const std::vector<std::uint32_t>& hosts) { world_.host_factory->add_group(hosts); }
   std::int32_t add_collective(const Collective& collective) { return world_.host_factory->add_collective(collective); }
   std::uint32_t add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow);
   // A host computes for so long, and sends nothing because of it.
   std::uint32_t add_compute(std::uint32_t host, Duration lasts, Time start);
-  void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) { world_.workload.add_dependency(earlier, later, think); }
+  void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) {
+    world_.workload.add_dependency(earlier, later, think);
+  }
   // Before the run or during it; then not before `reached`.
   void add_fault(const Fault& fault);
   // A mapper's packet; where forwarding is by uSID only.
@@ -51,8 +53,8 @@ class Network final {
   std::vector<ProbeTraffic::MapperProbe> take_probes() { return world_.survey.take(); }
   void sample_every(Duration bin);
 
-  // Runs until all flows are complete and no survey is under way, `until` has passed, or about so many events were handled; true while
-  // there is more to do. How a run is cut into calls does not change what happens in it.
+  // Runs until all flows are complete and no survey is under way, `until` has passed, or about so many events were
+  // handled; true while there is more to do. How a run is cut into calls does not change what happens in it.
   bool run(Time until, std::uint64_t max_events);
 
   // When the last flow was completed, if all are; else when the last event was, of the windows that are over.
@@ -96,7 +98,7 @@ class Network final {
   void check_conserved() const;
 
   World world_;
-  Series series_;  // empty: what every shard begins with
+  Series series_;              // empty: what every shard begins with
   std::vector<Fault> faults_;  // in the order of their times, and then in which they were added, from `next_fault_` on
   std::size_t next_fault_ = 0;
   std::vector<std::unique_ptr<Shard>> shards_;
@@ -116,8 +118,8 @@ class Network final {
   std::uint64_t max_events_ = 0;
   std::uint64_t events_before_ = 0;
   std::unique_ptr<Barrier> barrier_;
-  std::vector<char> is_through_;                // by shard: the window
-  std::vector<std::exception_ptr> failures_;    // by shard, and one for all
+  std::vector<char> is_through_;              // by shard: the window
+  std::vector<std::exception_ptr> failures_;  // by shard, and one for all
   bool goes_on_ = false;
 };
 

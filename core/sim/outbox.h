@@ -1,6 +1,6 @@
-// What shards send each other while they simulate a window of time: events that happen in a later one, and packets' memory on
-// its way home. It is written by one shard and read by another, never at the same time: what is written in one window is
-// read at the beginning of the next, while that one's goes into another letter.
+// What shards send each other while they simulate a window of time: events that happen in a later one, and packets'
+// memory on its way home. It is written by one shard and read by another, never at the same time: what is written in
+// one window is read at the beginning of the next, while that one's goes into another letter.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/time.h"
-#include "sim/sim_packet.h"
 #include "sim/scheduler.h"
+#include "sim/sim_packet.h"
 
 namespace softmrc::sim {
 
@@ -23,7 +23,8 @@ struct ShardMessages {
 // The letters of one shard to all.
 class Outbox {
  public:
-  explicit Outbox(std::uint32_t shards) : messages_{std::vector<ShardMessages>(shards), std::vector<ShardMessages>(shards)} {}
+  explicit Outbox(std::uint32_t shards)
+      : messages_{std::vector<ShardMessages>(shards), std::vector<ShardMessages>(shards)} {}
 
   void send(std::uint32_t to, const Scheduler::Event& event) {
     messages_[open_][to].events.push_back(event);
@@ -34,7 +35,8 @@ class Outbox {
 
   // The window is over: what was written can be read, with the memory that went away meanwhile.
   void seal(PacketPool& packets) {
-    for (std::uint32_t to = 0; to < messages_[open_].size(); ++to) messages_[open_][to].packets = packets.take_returns(to);
+    for (std::uint32_t to = 0; to < messages_[open_].size(); ++to)
+      messages_[open_][to].packets = packets.take_returns(to);
     open_ ^= 1;
     sealed_earliest_ = std::exchange(earliest_, Time::never());
   }

@@ -1,5 +1,6 @@
-// Which shard simulates which node of a fabric. Hosts stay with the leaves that they hang on, of all planes; aggregations are
-// near the leaves of their pod. Whatever passes from one shard to another crosses a link, and so takes a link's delay.
+// Which shard simulates which node of a fabric. Hosts stay with the leaves that they hang on, of all planes;
+// aggregations are near the leaves of their pod. Whatever passes from one shard to another crosses a link, and so takes
+// a link's delay.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,9 @@ class Partition {
     switch (node.tier) {
       case Tier::host: return of_host(node.index);
       case Tier::t0: return part(node.index, fabric_->leaves());
-      case Tier::t1: return fabric_->has_three_tiers() ? part(node.index, fabric_->t1_switches()) : spread(node, fabric_->t1_switches());
+      case Tier::t1:
+        return fabric_->has_three_tiers() ? part(node.index, fabric_->t1_switches())
+                                          : spread(node, fabric_->t1_switches());
       case Tier::t2: return spread(node, fabric_->t2_switches());
     }
     return 0;
@@ -33,7 +36,9 @@ class Partition {
  private:
   static constexpr std::uint32_t max_shards = 255;
 
-  std::uint32_t part(std::uint64_t index, std::uint32_t count) const { return static_cast<std::uint32_t>(index * shards_ / count); }
+  std::uint32_t part(std::uint64_t index, std::uint32_t count) const {
+    return static_cast<std::uint32_t>(index * shards_ / count);
+  }
   std::uint32_t spread(const FabricNode& node, std::uint32_t count) const {
     return part(static_cast<std::uint64_t>(node.plane) * count + node.index, count * fabric_->config().planes);
   }

@@ -1,5 +1,5 @@
-// Packets that no host's engine sends: a mapper's, whose routes are written uSID by uSID and lead back to a host. What they
-// tell (that they came back, when, and whether whole) is kept here until somebody asks.
+// Packets that no host's engine sends: a mapper's, whose routes are written uSID by uSID and lead back to a host. What
+// they tell (that they came back, when, and whether whole) is kept here until somebody asks.
 #pragma once
 
 #include <cstdint>

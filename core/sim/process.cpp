@@ -28,7 +28,8 @@ void Process::kick(Time now) { woken_at_ = std::min(woken_at_, now); }
 
 Time Process::next_at(proto::Endpoint& endpoint, const Surroundings& around) const {
   if (doing_ != Doing::sleeping) return resumes_at_;
-  const Time reason = std::min({woken_at_, endpoint.poll_timeout(), around.next_free_port(), around.progress_handlers_at()});
+  const Time reason = std::min(
+      {woken_at_, endpoint.poll_timeout(), around.next_free_port(), around.progress_handlers_at()});
   return reason == Time::never() ? reason : std::max(reason, resumes_at_) + waking_;
 }
 

@@ -23,10 +23,10 @@ struct ProcessConfig {
   std::uint32_t max_received = 0;  // packets taken from a plane at a time; 0: no process, all happens at once
   std::uint32_t max_waiting = 0;   // packets that a plane's queue holds, more are lost; 0: any number
   std::uint32_t max_sent = 256;    // packets polled before they leave
-  std::uint32_t port_burst = 0;     // packets for one plane before it is asked again whether it has room; 0: any number
-  Duration pace{0};                 // every step takes up to this long
-  double hold_up = 0;               // share of steps in which the process loses its core ...
-  Duration hold_up_time{0};         // ... for up to this long
+  std::uint32_t port_burst = 0;    // packets for one plane before it is asked again whether it has room; 0: any number
+  Duration pace{0};                // every step takes up to this long
+  double hold_up = 0;              // share of steps in which the process loses its core ...
+  Duration hold_up_time{0};        // ... for up to this long
 };
 
 class Process {
@@ -39,14 +39,15 @@ class Process {
     virtual std::uint32_t free_ports() = 0;
     // When another port than these has room, as of the last question.
     virtual Time next_free_port() const = 0;
-    // Whoever lives on the endpoint looks at what came in; true when that is not all it has to do. And when it wants to be
-    // called even if nothing comes.
+    // Whoever lives on the endpoint looks at what came in; true when that is not all it has to do. And when it wants to
+    // be called even if nothing comes.
     virtual bool progress() { return false; }
     virtual Time progress_handlers_at() const { return Time::never(); }
   };
 
   Process() = default;
-  Process(const ProcessConfig& config, std::uint32_t planes, Prng prng) : config_(config), waiting_(planes), prng_(prng) {}
+  Process(const ProcessConfig& config, std::uint32_t planes, Prng prng)
+      : config_(config), waiting_(planes), prng_(prng) {}
 
   bool exists() const { return config_.max_received != 0; }
 
@@ -83,15 +84,15 @@ class Process {
   std::vector<std::deque<std::uint32_t>> waiting_;  // by plane
   Prng prng_;
   Doing doing_ = Doing::sleeping;
-  Time resumes_at_{};                 // while it does something
-  Time woken_at_ = Time::never();     // while it sleeps: when the first reason to wake showed
-  Duration waking_{0};                // how long that takes
-  std::uint32_t ready_ = 0;           // planes still to be received from
-  std::uint32_t more_ = 0;            // planes that had more
+  Time resumes_at_{};              // while it does something
+  Time woken_at_ = Time::never();  // while it sleeps: when the first reason to wake showed
+  Duration waking_{0};             // how long that takes
+  std::uint32_t ready_ = 0;        // planes still to be received from
+  std::uint32_t more_ = 0;         // planes that had more
   std::uint32_t turns_in_batch_ = 0;
-  std::vector<proto::Transmit> hand_; // polled, not yet left
+  std::vector<proto::Transmit> hand_;  // polled, not yet left
   Time polled_at_{};
-  std::uint32_t rounds_ = 0;          // of polling, this turn
+  std::uint32_t rounds_ = 0;  // of polling, this turn
 };
 
 }  // namespace softmrc::sim

@@ -14,8 +14,8 @@ struct PumpPlan {
   std::uint32_t cq = 0;
   std::uint32_t rkey = 0;
   std::uint64_t remote_va = 0;
-  std::uint64_t region_length = 0;        // writes go round this much memory
-  const std::uint8_t* source = nullptr;   // null: messages without bytes
+  std::uint64_t region_length = 0;       // writes go round this much memory
+  const std::uint8_t* source = nullptr;  // null: messages without bytes
   std::uint32_t length = 1 << 20;
   std::uint64_t count = 1;
   std::uint32_t depth = 16;

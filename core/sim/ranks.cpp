@@ -6,25 +6,29 @@
 
 namespace softmrc::sim {
 
-using collectives::MessageHeader;
 using collectives::Group;
+using collectives::MessageHeader;
 
-Ranks::Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs, std::shared_ptr<const proto::CcProfile> window)
+Ranks::Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs,
+             std::shared_ptr<const proto::CcProfile> window)
     : mesh_(mesh), config_(config), groups_(mesh.sides()) {
   mesh_.set_forger(this);
   for (std::uint32_t rank = 0; rank < size(); ++rank) prepare(rank, evs, window);
   for (std::uint32_t rank = 0; rank < size(); ++rank) introduce(rank);
 }
 
-void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvProfile>& evs, const std::shared_ptr<const proto::CcProfile>& window) {
+void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvProfile>& evs,
+                    const std::shared_ptr<const proto::CcProfile>& window) {
   proto::Endpoint& engine = mesh_.side(rank);
   std::uint32_t id = 0;
   SOFTMRC_CHECK(!engine.add_ev_profile(evs, id) && !engine.add_cc_profile(window, id));
   const std::uint32_t cq = engine.create_cq();
   std::vector<proto::Domain> domains(size());
   for (proto::Domain& domain : domains) domain = engine.create_domain();
-  groups_[rank] = std::make_unique<Group>(std::vector<collectives::ChannelResources>{{&mesh_.driver(rank), cq}}, collectives::RankInfo{rank, size(), config_.unit},
-                                          domains, config_.seed * 0x9E3779B97F4A7C15u + rank, std::make_shared<collectives::CompletionNotifier>());
+  groups_[rank] = std::make_unique<Group>(std::vector<collectives::ChannelResources>{{&mesh_.driver(rank), cq}},
+                                          collectives::RankInfo{rank, size(), config_.unit}, domains,
+                                          config_.seed * 0x9E3779B97F4A7C15u + rank,
+                                          std::make_shared<collectives::CompletionNotifier>());
   ends_.push_back(groups_[rank]->reserve()[0]);
 }
 
@@ -48,8 +52,11 @@ void Ranks::introduce(std::uint32_t rank) {
 }
 
 // Messages begin with their header, in the first packet of a write to a ring.
-void Ranks::forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) {
-  if (packet.bth.dqp != ends_[receiver].qpn(sender, false) || packet.bth.retransmission || payload.size() < sizeof(MessageHeader)) return;
+void Ranks::forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet,
+                  std::span<std::uint8_t> payload) {
+  if (packet.bth.dqp != ends_[receiver].qpn(sender, false) || packet.bth.retransmission ||
+      payload.size() < sizeof(MessageHeader))
+    return;
   for (auto lie = lies_.begin(); lie != lies_.end(); ++lie) {
     if (lie->rank != sender || lie->to != receiver || lie->after-- > 0) continue;
     payload[lie->offset % sizeof(MessageHeader)] ^= lie->flips;

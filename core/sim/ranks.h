@@ -1,5 +1,5 @@
-// A group of ranks in memory: the collectives that are shipped, each rank over its endpoint of a mesh. What the network and
-// the processes do to them is the mesh's business; here they are introduced to each other, and may be made to lie.
+// A group of ranks in memory: the collectives that are shipped, each rank over its endpoint of a mesh. What the network
+// and the processes do to them is the mesh's business; here they are introduced to each other, and may be made to lie.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct Lie {
 class Ranks final : private Mesh::Forger {
  public:
   // One on each side. They know of each other, but none has joined.
-  Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs, std::shared_ptr<const proto::CcProfile> window);
+  Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs,
+        std::shared_ptr<const proto::CcProfile> window);
   ~Ranks() override { mesh_.set_forger(nullptr); }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -50,8 +51,10 @@ class Ranks final : private Mesh::Forger {
   std::uint32_t lies_told() const { return lies_told_; }
 
  private:
-  void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) override;
-  void prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvProfile>& evs, const std::shared_ptr<const proto::CcProfile>& window);
+  void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet,
+             std::span<std::uint8_t> payload) override;
+  void prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvProfile>& evs,
+               const std::shared_ptr<const proto::CcProfile>& window);
   void introduce(std::uint32_t rank);
 
   Mesh& mesh_;

@@ -1,5 +1,5 @@
-// Data packets that faults took: when the last one was taken, when the last one was sent again, how many still wait for that.
-// What happened is told window by window; whether a packet has arrived by another copy is asked.
+// Data packets that faults took: when the last one was taken, when the last one was sent again, how many still wait for
+// that. What happened is told window by window; whether a packet has arrived by another copy is asked.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@ class Recovery {
   struct Lost {
     Time at{};
     std::uint64_t key = 0;
-    std::uint64_t va = 0;      // where it was to lie
+    std::uint64_t va = 0;  // where it was to lie
     std::uint32_t host = 0;
     std::uint32_t rkey = 0;
-    bool is_flow = true;       // and not of a collective
+    bool is_flow = true;  // and not of a collective
   };
   struct Resent {
     Time at{};
@@ -51,7 +51,8 @@ class Recovery {
   std::uint64_t lost() const { return lost_; }
   template <typename IsPlaced>
   std::uint64_t unsent(IsPlaced is_placed) const {
-    return static_cast<std::uint64_t>(std::count_if(waiting_.begin(), waiting_.end(), [&](const auto& one) { return !is_placed(one.second); }));
+    return static_cast<std::uint64_t>(
+        std::count_if(waiting_.begin(), waiting_.end(), [&](const auto& one) { return !is_placed(one.second); }));
   }
   Time last_lost() const { return last_lost_; }
   Time last_resent() const { return last_resent_; }

@@ -16,7 +16,9 @@ RoceHost& RoceHosts::host_of(std::uint32_t host) {
   return *hosts_[host];
 }
 
-std::unique_ptr<Hosts> RoceHostFactory::make_shard(const ShardContext& place) { return std::make_unique<RoceHosts>(place, *this); }
+std::unique_ptr<Hosts> RoceHostFactory::make_shard(const ShardContext& place) {
+  return std::make_unique<RoceHosts>(place, *this);
+}
 
 std::uint64_t RoceHostFactory::begin(const std::vector<Flow>& flows) {
   std::unordered_map<std::uint64_t, std::uint32_t> pairs;
@@ -42,7 +44,9 @@ void RoceHosts::expect(std::uint32_t id, const Flow& flow) {
   Connection& connection = connections_[connection_of_[id]];
   if (std::exchange(connection.has_receiver, true)) return;
   RoceHost& host = host_of(flow.destination);
-  each_qp(connection_of_[id], [&](std::uint32_t qp, std::uint32_t entropy, std::uint8_t port) { host.accept(qp, flow.source, entropy, port); });
+  each_qp(connection_of_[id], [&](std::uint32_t qp, std::uint32_t entropy, std::uint8_t port) {
+    host.accept(qp, flow.source, entropy, port);
+  });
 }
 
 // Each flow is cut into one part for each queue pair.
@@ -52,7 +56,9 @@ void RoceHosts::start(std::uint32_t id, const Flow& flow) {
   const std::uint32_t first = connection_of_[id] * max_qps;
   RoceHost& host = host_of(flow.source);
   if (!std::exchange(connections_[connection_of_[id]].has_sender, true))
-    each_qp(connection_of_[id], [&](std::uint32_t qp, std::uint32_t entropy, std::uint8_t port) { host.open(qp, flow.destination, entropy, port); });
+    each_qp(connection_of_[id], [&](std::uint32_t qp, std::uint32_t entropy, std::uint8_t port) {
+      host.open(qp, flow.destination, entropy, port);
+    });
   const std::uint32_t packets = (flow.bytes + mtu - 1) / mtu;
   const std::uint32_t share = (packets + qps - 1) / qps * mtu;
   std::uint32_t offset = 0;
@@ -67,8 +73,8 @@ void RoceHosts::start(std::uint32_t id, const Flow& flow) {
 void RoceHosts::drain(std::uint32_t host) {
   if (!hosts_[host]) return;  // a port that only a survey used
   RoceSend send;
-  for (std::uint32_t ports; (ports = free_ports(host)) &&
-                            hosts_[host]->poll(now(), ports, ports & ~place_.nics[host].paused_ports, send);)
+  for (std::uint32_t ports;
+       (ports = free_ports(host)) && hosts_[host]->poll(now(), ports, ports & ~place_.nics[host].paused_ports, send);)
     leave(host, send);
 }
 

@@ -41,7 +41,11 @@ class RoceHostFactory final : public HostFactory {
 class RoceHosts final : public Hosts, private RoceObserver {
  public:
   RoceHosts(const ShardContext& place, RoceHostFactory& all)
-      : Hosts(place, false), hosts_(all.hosts_), connections_(all.connections_), connection_of_(all.connection_of_), left_(all.left_) {}
+      : Hosts(place, false),
+        hosts_(all.hosts_),
+        connections_(all.connections_),
+        connection_of_(all.connection_of_),
+        left_(all.left_) {}
 
   void start(std::uint32_t id, const Flow& flow) override;
   void expect(std::uint32_t id, const Flow& flow) override;
@@ -60,7 +64,9 @@ class RoceHosts final : public Hosts, private RoceObserver {
   void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) override;
   void on_roce_broken(std::uint32_t qp) override;
   RoceHost& host_of(std::uint32_t host);
-  std::uint32_t entropy_of(std::uint32_t qp) const { return static_cast<std::uint32_t>(Prng(place_.config.seed, "roce", qp).bits() >> 32); }
+  std::uint32_t entropy_of(std::uint32_t qp) const {
+    return static_cast<std::uint32_t>(Prng(place_.config.seed, "roce", qp).bits() >> 32);
+  }
   template <typename Make>
   void each_qp(std::uint32_t connection, Make make) const;
   void drain(std::uint32_t host);

@@ -61,7 +61,8 @@ LinkId Router::by_choice(const FabricNode& at, const SimPacket& p) const {
   if (at.tier == Tier::t0 && at.index == leaf) return fabric_.host_down(at.plane, p.destination);
   if (at.tier == Tier::t1) {
     const std::uint32_t spine = at.index % f.spines;
-    if (!fabric_.has_three_tiers() || fabric_.pod_of_leaf(leaf) == at.index / f.spines) return fabric_.leaf_down(at.plane, leaf, spine);
+    if (!fabric_.has_three_tiers() || fabric_.pod_of_leaf(leaf) == at.index / f.spines)
+      return fabric_.leaf_down(at.plane, leaf, spine);
   }
   if (at.tier == Tier::t2) {
     const std::uint32_t t1 = fabric_.pod_of_leaf(leaf) * f.spines + at.index / f.cores_per_spine;
@@ -78,8 +79,9 @@ LinkId Router::choose_uplink(const FabricNode& at, const SimPacket& p) const {
   };
   if (forwarding_ == Forwarding::structured)
     return uplink(at.tier == Tier::t0 ? p.entropy % count : p.entropy / f.spines % count);
-  std::uint64_t state = static_cast<std::uint64_t>(p.entropy) << 32 ^ static_cast<std::uint64_t>(p.source) << 16 ^ p.destination ^
-                        static_cast<std::uint64_t>(at.tier) << 61 ^ static_cast<std::uint64_t>(at.index) << 40;
+  std::uint64_t state = static_cast<std::uint64_t>(p.entropy) << 32 ^ static_cast<std::uint64_t>(p.source) << 16 ^
+                        p.destination ^ static_cast<std::uint64_t>(at.tier) << 61 ^
+                        static_cast<std::uint64_t>(at.index) << 40;
   const auto hash = static_cast<std::uint32_t>(splitmix64(state) >> 33);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint32_t choice = (hash + i) % count;

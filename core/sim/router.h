@@ -6,8 +6,8 @@
 #include "sim/fabric.h"
 #include "sim/link_faults.h"
 #include "sim/network_config.h"
-#include "sim/sim_packet.h"
 #include "sim/scheduler.h"
+#include "sim/sim_packet.h"
 
 namespace softmrc::sim {
 
@@ -15,7 +15,11 @@ class Router {
  public:
   // What these refer to outlives it.
   Router(const NetworkConfig& config, const Fabric& fabric, const LinkFaults& faults, const Scheduler& clock)
-      : forwarding_(config.forwarding), convergence_delay_(config.convergence_delay), fabric_(fabric), faults_(faults), clock_(clock) {}
+      : forwarding_(config.forwarding),
+        convergence_delay_(config.convergence_delay),
+        fabric_(fabric),
+        faults_(faults),
+        clock_(clock) {}
 
   // Writes the route of a packet that leaves its source, where the forwarding needs one.
   void address(SimPacket& packet_id) const {

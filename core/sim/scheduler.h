@@ -1,7 +1,7 @@
-// The simulator's clock: events in the order of (time, kind, whose, which). That order is of the simulated world alone: it
-// does not depend on who entered an event first, nor on what else is simulated beside it.
-// A wheel of short spans of time holds what is near, a heap what is far. A span is sorted when its turn comes, so that
-// entering an event costs an append, and the working set stays a few spans wide however many hosts there are.
+// The simulator's clock: events in the order of (time, kind, whose, which). That order is of the simulated world alone:
+// it does not depend on who entered an event first, nor on what else is simulated beside it. A wheel of short spans of
+// time holds what is near, a heap what is far. A span is sorted when its turn comes, so that entering an event costs an
+// append, and the working set stays a few spans wide however many hosts there are.
 #pragma once
 
 #include <algorithm>
@@ -85,10 +85,10 @@ class Scheduler {
     return true;
   }
 
-  static constexpr unsigned span_bits = 16;         // 65.5 ns
+  static constexpr unsigned span_bits = 16;  // 65.5 ns
 
  private:
-  static constexpr std::uint64_t span_count = 4096; // 268 us ahead
+  static constexpr std::uint64_t span_count = 4096;  // 268 us ahead
 
   static bool later(const Event& a, const Event& b) { return a.at != b.at ? a.at > b.at : a.order > b.order; }
   static std::uint64_t span_of(Time at) { return static_cast<std::uint64_t>(at.ps) >> span_bits; }
@@ -147,7 +147,7 @@ class Scheduler {
   std::vector<std::vector<Event>> spare_;  // emptied spans, kept for their capacity
   std::vector<Event> open_;                // the span whose turn it is, sorted
   std::size_t next_ = 0;
-  std::vector<Event> soon_;                // entered after their span was opened
+  std::vector<Event> soon_;  // entered after their span was opened
   std::vector<Event> far_;
   std::uint64_t current_ = 0;
   std::uint64_t size_ = 0;

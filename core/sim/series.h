@@ -52,7 +52,8 @@ class Series {
  private:
   static constexpr std::size_t max_bins = 1u << 20;
 
-  // The bin that holds this moment; the series are drawn out to it. A run longer than anyone would plot ends in one bin.
+  // The bin that holds this moment; the series are drawn out to it. A run longer than anyone would plot ends in one
+  // bin.
   std::size_t bin_at(Time now) {
     const std::size_t bin = std::min(static_cast<std::size_t>(now.ps / bin_.ps), max_bins - 1);
     if (bad_evs_.size() <= bin) {

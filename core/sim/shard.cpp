@@ -24,13 +24,24 @@ std::uint64_t key_of(const SimPacket& p) { return Recovery::key(p.packet.bth.dqp
 }  // namespace
 
 World::World(const NetworkConfig& network)
-    : config(network), fabric(network.fabric), partition(fabric, 1), links(fabric), nics(network.fabric.hosts),
-      workload(network.chain_on_acknowledgement), checker(network.mtu), host_factory(make_roster(config)) {}
+    : config(network),
+      fabric(network.fabric),
+      partition(fabric, 1),
+      links(fabric),
+      nics(network.fabric.hosts),
+      workload(network.chain_on_acknowledgement),
+      checker(network.mtu),
+      host_factory(make_roster(config)) {}
 
 Shard::Shard(World& world, std::uint32_t number, const Series& series)
-    : world_(world), number_(number), outbox_(world.partition.shards()), packets_(world.packets, world.partition.shards(), number),
+    : world_(world),
+      number_(number),
+      outbox_(world.partition.shards()),
+      packets_(world.packets, world.partition.shards(), number),
       links_({world.config, world.fabric, world.links, world.partition, number, scheduler_, outbox_, packets_, *this}),
-      hosts_(world.host_factory->make_shard({world.config, world.partition, number, scheduler_, packets_, world.nics, *this})), series_(series) {}
+      hosts_(world.host_factory->make_shard(
+          {world.config, world.partition, number, scheduler_, packets_, world.nics, *this})),
+      series_(series) {}
 
 void Shard::read(std::vector<std::unique_ptr<Shard>>& others) {
   for (const std::unique_ptr<Shard>& other : others) {
@@ -101,7 +112,9 @@ void Shard::on_flow_start(std::uint32_t id) {
   if (flow.is_compute()) return scheduler_.push(now() + flow.lasts, EventKind::computed, flow.source, id);
   hosts_->start(id, flow);
   arm_timer(flow.source);
-  if (flow.collective < 0) links_.send(world_.partition.of_host(flow.destination), Scheduler::event(now() + world_.config.fabric.link_delay, EventKind::flow_meet, flow.destination, id));
+  if (flow.collective < 0)
+    links_.send(world_.partition.of_host(flow.destination),
+                Scheduler::event(now() + world_.config.fabric.link_delay, EventKind::flow_meet, flow.destination, id));
 }
 
 void Shard::on_free_port(LinkId link) {
@@ -204,11 +217,15 @@ void Shard::prefetch_state() const {
     links_.fetch_link(*event);
     if (event->kind() == EventKind::timer) fetch_host(event->who());
   }
-  if (const Scheduler::Event* event = scheduler_.ahead(10); event && !links_.fetch_behind(*event)) fetch_host(links_.host_of(*event));
+  if (const Scheduler::Event* event = scheduler_.ahead(10); event && !links_.fetch_behind(*event))
+    fetch_host(links_.host_of(*event));
   if (!hosts_->have_engines()) return;
-  const auto arriving = [this](const Scheduler::Event& event) { return event.kind() == EventKind::arrive ? &packets_[event.what()] : nullptr; };
+  const auto arriving = [this](const Scheduler::Event& event) {
+    return event.kind() == EventKind::arrive ? &packets_[event.what()] : nullptr;
+  };
   if (const Scheduler::Event* event = scheduler_.ahead(6))
-    if (const std::uint32_t host = links_.host_of(*event); host != no_host) hosts_->fetch_engine(host, arriving(*event));
+    if (const std::uint32_t host = links_.host_of(*event); host != no_host)
+      hosts_->fetch_engine(host, arriving(*event));
   if (const Scheduler::Event* event = scheduler_.ahead(3))
     if (const std::uint32_t host = links_.host_of(*event); host != no_host) hosts_->fetch_work(host, arriving(*event));
 }

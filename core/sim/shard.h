@@ -1,6 +1,6 @@
-// A part of a network under a clock of its own: some leaves with their hosts, and some of the switches above. It simulates a
-// window of time by itself; what happens elsewhere in that window cannot reach it before the next one, because it would
-// have to cross a link. What crosses, goes by mail (outbox.h).
+// A part of a network under a clock of its own: some leaves with their hosts, and some of the switches above. It
+// simulates a window of time by itself; what happens elsewhere in that window cannot reach it before the next one,
+// because it would have to cross a link. What crosses, goes by mail (outbox.h).
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 #include "sim/hosts.h"
 #include "sim/links.h"
 #include "sim/outbox.h"
-#include "sim/sim_packet.h"
+#include "sim/probe_traffic.h"
 #include "sim/recovery.h"
 #include "sim/scheduler.h"
 #include "sim/series.h"
-#include "sim/probe_traffic.h"
+#include "sim/sim_packet.h"
 #include "sim/workload.h"
 
 namespace softmrc::sim {
 
-// What all shards look at. A shard changes what belongs to its own nodes and flows; the rest changes while all of them wait.
+// What all shards look at. A shard changes what belongs to its own nodes and flows; the rest changes while all of them
+// wait.
 struct World {
   explicit World(const NetworkConfig& config);
 
@@ -42,8 +43,12 @@ class Shard final : private HostObserver, private LinkObserver {
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
 
-  void start_at(Time at, std::uint32_t flow) { scheduler_.push(at, EventKind::flow_start, world_.workload.flows()[flow].source, flow); }
-  void probe_at(Time at, std::uint32_t host, std::uint32_t number) { scheduler_.push(at, EventKind::probe, host, number); }
+  void start_at(Time at, std::uint32_t flow) {
+    scheduler_.push(at, EventKind::flow_start, world_.workload.flows()[flow].source, flow);
+  }
+  void probe_at(Time at, std::uint32_t host, std::uint32_t number) {
+    scheduler_.push(at, EventKind::probe, host, number);
+  }
 
   // Reads what the others wrote for it in the window before.
   void read(std::vector<std::unique_ptr<Shard>>& others);
@@ -61,12 +66,12 @@ class Shard final : private HostObserver, private LinkObserver {
   // What it found so far.
   struct Found {
     std::uint64_t events = 0;
-    std::uint32_t completed = 0;                     // flows
+    std::uint32_t completed = 0;  // flows
     Time last_completed = Time::long_ago();
-    Time last_placed = Time::long_ago();             // or computed
+    Time last_placed = Time::long_ago();  // or computed
     Checker::Seen seen;
     ProbeTraffic::Count survey;
-    std::vector<Recovery::Lost> lost;                // of this window
+    std::vector<Recovery::Lost> lost;  // of this window
     std::vector<Recovery::Resent> resent;
   };
   Found& found() { return found_; }

@@ -1,5 +1,5 @@
-// Drives one endpoint for those that live on it, under a clock that is made up. It has no loop of its own: whoever moves the
-// clock calls `attend` after every batch that came in, and when it is due.
+// Drives one endpoint for those that live on it, under a clock that is made up. It has no loop of its own: whoever
+// moves the clock calls `attend` after every batch that came in, and when it is due.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ class SimDriver final : public proto::Driver {
     virtual bool pass(const std::function<bool()>& is_over, Duration) { return is_over(); }
   };
 
-  SimDriver(proto::Endpoint& engine, Context& clock, std::uint32_t number) : engine_(engine), clock_(clock), number_(number) {}
+  SimDriver(proto::Endpoint& engine, Context& clock, std::uint32_t number)
+      : engine_(engine), clock_(clock), number_(number) {}
 
   void run(proto::FunctionRef function) override { function(engine_, clock_.now()); }
   void run_and_send(proto::FunctionRef function) override {
@@ -33,32 +34,42 @@ class SimDriver final : public proto::Driver {
   void send_pending() override {
     if (!is_closed_) clock_.on_posted(number_);
   }
-  bool wait_until(const std::function<bool()>& is_done, Duration timeout) override { return clock_.pass(is_done, timeout); }
+  bool wait_until(const std::function<bool()>& is_done, Duration timeout) override {
+    return clock_.pass(is_done, timeout);
+  }
   void request_progress() override {
     progress_requested_ = true;
     send_pending();
   }
-  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes, bool) override {
+  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                         bool) override {
     return engine.modify_init(qpn, attributes);
   }
-  proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
+  proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                            const proto::RtrAttributes& attributes) override {
     return engine.modify_rtr(now, qpn, attributes);
   }
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override { engine.destroy_qp(now, qpn); }
-  void add_progress_handler(proto::ProgressHandler* progress_handler) override { progress_handlers_.push_back(progress_handler); }
-  void remove_progress_handler(proto::ProgressHandler* progress_handler) override { std::erase(progress_handlers_, progress_handler); }
+  void add_progress_handler(proto::ProgressHandler* progress_handler) override {
+    progress_handlers_.push_back(progress_handler);
+  }
+  void remove_progress_handler(proto::ProgressHandler* progress_handler) override {
+    std::erase(progress_handlers_, progress_handler);
+  }
   bool is_closed() const override { return is_closed_; }
   Time now() const override { return clock_.now(); }
 
   // True when they have more to do at once.
   bool progress() {
     bool has_more = progress_requested_ = false;
-    for (std::size_t i = 0; i < progress_handlers_.size(); ++i) has_more |= progress_handlers_[i]->progress(engine_, clock_.now());
+    for (std::size_t i = 0; i < progress_handlers_.size(); ++i)
+      has_more |= progress_handlers_[i]->progress(engine_, clock_.now());
     return has_more;
   }
   Time deadline() const {
     Time at = progress_requested_ ? Time::long_ago() : Time::never();
-    for (const proto::ProgressHandler* progress_handler : progress_handlers_) at = std::min(at, progress_handler->deadline());
+    for (const proto::ProgressHandler* progress_handler : progress_handlers_)
+      at = std::min(at, progress_handler->deadline());
     return at;
   }
   // Its process is gone.
@@ -69,7 +80,7 @@ class SimDriver final : public proto::Driver {
 
  private:
   proto::Endpoint& engine_;
-Context& clock_;
+  Context& clock_;
   const std::uint32_t number_;
   std::vector<proto::ProgressHandler*> progress_handlers_;
   bool progress_requested_ = false;

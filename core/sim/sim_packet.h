@@ -40,17 +40,17 @@ struct alignas(64) SimPacket {
   std::uint32_t entropy = 0;
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
-  std::uint32_t peer = 0;      // the source, as the destination's endpoint numbers it
-  std::uint32_t next = 0;      // in a queue or on the free list
+  std::uint32_t peer = 0;  // the source, as the destination's endpoint numbers it
+  std::uint32_t next = 0;  // in a queue or on the free list
   std::uint32_t bytes = 0;
   LinkId came_from = no_link;  // the link that brought it to this switch, for PFC
   std::uint8_t plane = 0;
-  std::uint8_t owner = 0;       // the shard whose memory it is
+  std::uint8_t owner = 0;  // the shard whose memory it is
   bool is_control = false;
   bool is_trimmable = false;
   bool congestion = false;
   bool is_corrupt = false;
-  bool is_survey = false;      // of a mapper (probe_traffic.h), which knows it by `peer`
+  bool is_survey = false;  // of a mapper (probe_traffic.h), which knows it by `peer`
   proto::Trim trim = proto::Trim::none;
   wire::Packet packet;
   RocePacket roce;
@@ -87,7 +87,9 @@ class PacketArena {
   };
 
   // Of the table, too, only as much is real as was used: it is as long as numbers allow.
-  std::unique_ptr<SimPacket*[], Free> chunks_{static_cast<SimPacket**>(std::calloc(max_chunks, sizeof(SimPacket*)))};
+  std::unique_ptr<SimPacket* [], Free> chunks_ {
+    static_cast<SimPacket**>(std::calloc(max_chunks, sizeof(SimPacket*)))
+  };
   std::mutex mutex_;
   std::uint32_t chunks_in_use_ = 0;
 };
@@ -100,7 +102,8 @@ struct PacketChain {
 // The packets of one shard. Those of others that end here are sent home, in chains.
 class PacketPool {
  public:
-  PacketPool(PacketArena& store, std::uint32_t shards, std::uint32_t shard) : store_(store), owner_(static_cast<std::uint8_t>(shard)), returns_(shards) {}
+  PacketPool(PacketArena& store, std::uint32_t shards, std::uint32_t shard)
+      : store_(store), owner_(static_cast<std::uint8_t>(shard)), returns_(shards) {}
 
   SimPacket& operator[](std::uint32_t id) { return store_[id]; }
   const SimPacket& operator[](std::uint32_t id) const { return store_[id]; }

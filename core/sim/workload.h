@@ -16,20 +16,21 @@ namespace softmrc::sim {
 struct Collective {
   std::uint32_t group = 0;
   collectives::Kind kind = collectives::Kind::barrier;
-  std::uint64_t bytes = 0;         // of the whole buffer, on each rank; of an all_to_all, from each rank to each
+  std::uint64_t bytes = 0;  // of the whole buffer, on each rank; of an all_to_all, from each rank to each
   std::optional<collectives::Algorithm> forced{};  // wherever it is possible
 };
 
-// A flow is one write-with-immediate, one rank's call of a collective, or a time in which a host computes and sends nothing. It
-// starts at `start`, or when the last of the flows it waits for was delivered (or acknowledged, where flows are chained on that).
+// A flow is one write-with-immediate, one rank's call of a collective, or a time in which a host computes and sends
+// nothing. It starts at `start`, or when the last of the flows it waits for was delivered (or acknowledged, where flows
+// are chained on that).
 struct Flow {
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
   std::uint32_t bytes = 0;
-  std::int32_t collective = -1;    // of which it is a rank's call; else a write
-  std::uint32_t rank = 0;          // in that
-  Duration lasts{-1};              // of one that computes; of others it is the network that decides
-  std::uint32_t waits_for = 0;     // flows still to be delivered before this one starts
+  std::int32_t collective = -1;  // of which it is a rank's call; else a write
+  std::uint32_t rank = 0;        // in that
+  Duration lasts{-1};            // of one that computes; of others it is the network that decides
+  std::uint32_t waits_for = 0;   // flows still to be delivered before this one starts
   Time start = Time::never();
   Time delivered = Time::never();  // the immediate reached the destination's completion queue
   Time completed = Time::never();  // the source saw its completion
@@ -50,7 +51,8 @@ class Workload {
   // Every call below tells `start(at, flow)` of the flows whose moment is known now. First those that wait for none.
   template <typename Start>
   void begin(Start start) {
-    std::stable_sort(dependencies_.begin(), dependencies_.end(), [](const Dependency& a, const Dependency& b) { return a.earlier < b.earlier; });
+    std::stable_sort(dependencies_.begin(), dependencies_.end(),
+                     [](const Dependency& a, const Dependency& b) { return a.earlier < b.earlier; });
     for (std::uint32_t i = 0; i < flows_.size(); ++i)
       if (flows_[i].start != Time::never()) start(flows_[i].start, i);
   }
@@ -72,8 +74,8 @@ class Workload {
   }
 
   const std::vector<Flow>& flows() const { return flows_; }
-  // Whether flows start each other only at hosts that know by themselves: those where the earlier one ends, and of calls,
-  // computing and acknowledgements, those where it began.
+  // Whether flows start each other only at hosts that know by themselves: those where the earlier one ends, and of
+  // calls, computing and acknowledgements, those where it began.
   bool is_local() const;
   // Flows that are not complete, under way or not.
   std::vector<std::uint32_t> stuck() const;

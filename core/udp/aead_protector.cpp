@@ -10,8 +10,12 @@ namespace softmrc::udp {
 
 void AeadProtector::add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys) {
   remove(qpn);
-  auto made = std::unique_ptr<Session>(new Session{qpn, peer, dest_qpn, {keys.cipher, keys.send, dest_qpn, plan_.key_update, guard_},
-                                                   {keys.cipher, keys.receive}, Time::long_ago()});
+  auto made = std::unique_ptr<Session>(new Session{qpn,
+                                                   peer,
+                                                   dest_qpn,
+                                                   {keys.cipher, keys.send, dest_qpn, plan_.key_update, guard_},
+                                                   {keys.cipher, keys.receive},
+                                                   Time::long_ago()});
   keys.use_up();
   by_peer_[peer].push_back(made.get());
   by_qpn_[qpn] = std::move(made);
@@ -30,7 +34,8 @@ void AeadProtector::place_is(std::uint32_t place, std::uint32_t peer) {
 
 bool AeadProtector::begin_expected(std::uint32_t qpn, std::uint32_t peer) {
   const auto found = expected_.find(qpn);
-  if (found == expected_.end() || found->second.place >= peers_at_.size() || peers_at_[found->second.place] != peer) return false;
+  if (found == expected_.end() || found->second.place >= peers_at_.size() || peers_at_[found->second.place] != peer)
+    return false;
   add(qpn, peer, found->second.dest_qpn, found->second.keys);
   expected_.erase(found);
   return true;
@@ -72,13 +77,14 @@ void AeadProtector::handle_timeout(Time now) {
 
 bool AeadProtector::has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const {
   const auto found = by_peer_.find(peer);
-  return found != by_peer_.end() && std::any_of(found->second.begin(), found->second.end(), [&](const Session* session) {
+  return found != by_peer_.end() &&
+         std::any_of(found->second.begin(), found->second.end(), [&](const Session* session) {
     return session->qpn != qpn && session->dest_qpn == dest_qpn && session->ends_at == Time::never();
   });
 }
 
-// What a queue pair says goes under its own keys or not at all, and an answer under those of the question. For the node any
-// will do that the peer has.
+// What a queue pair says goes under its own keys or not at all, and an answer under those of the question. For the node
+// any will do that the peer has.
 AeadProtector::Session* AeadProtector::session_for(Time now, const proto::Transmit& transmit) {
   const auto own = by_qpn_.find(transmit.qpn);
   if (own != by_qpn_.end() && own->second->peer == transmit.peer) return own->second.get();
@@ -113,14 +119,15 @@ bool AeadProtector::seal(Time now, OutgoingPacket& packet) {
   }
   const crypto::Bytes hidden_imm(imm.data(), has_imm ? imm.size() : 0);
   const crypto::Bytes padding(zeros.data(), padding_of(packet.payload_size));
-  const std::size_t size = session->out.seal(now, packet.front, clear, hidden_imm, {packet.payload, packet.payload_size}, padding);
+  const std::size_t size = session->out.seal(now, packet.front, clear, hidden_imm,
+                                             {packet.payload, packet.payload_size}, padding);
   packet.front_size = static_cast<std::uint32_t>(size);
   packet.payload_size = 0;
   return true;
 }
 
-// What names no queue pair of this peer's is nobody's, however well it is sealed. One that is expected has keys from the first
-// packet that names it: whoever wrote it can have made what the peer would have, and no more.
+// What names no queue pair of this peer's is nobody's, however well it is sealed. One that is expected has keys from
+// the first packet that names it: whoever wrote it can have made what the peer would have, and no more.
 proto::Integrity AeadProtector::open(Time now, wire::MutableBytes& packet, std::uint32_t& opened_by) {
   const std::size_t clear = wire::clear_size(packet, origin_.is_trimmed);
   if (clear == 0) return proto::Integrity::unsealed;

@@ -1,5 +1,5 @@
-// Packets closed by a cipher: the sessions of a lane's queue pairs, and which of them a packet belongs to. What a node says
-// that is no queue pair's (probes, words about ports) goes under the key of one that both still have.
+// Packets closed by a cipher: the sessions of a lane's queue pairs, and which of them a packet belongs to. What a node
+// says that is no queue pair's (probes, words about ports) goes under the key of one that both still have.
 //
 // Which session a packet leaves under, our own queue pair says: what a peer calls its own it may have from another.
 #pragma once
@@ -97,7 +97,7 @@ class AeadProtector final : public PacketProtector {
   std::unordered_map<std::uint32_t, std::unique_ptr<Session>> by_qpn_;
   std::unordered_map<std::uint32_t, std::vector<Session*>> by_peer_;
   std::unordered_map<std::uint32_t, PendingSession> expected_;  // by queue pair
-  std::vector<std::uint32_t> peers_at_;                   // by place
+  std::vector<std::uint32_t> peers_at_;                         // by place
   std::uint32_t turn_ = 0;
   Time tidies_at_ = Time::never();
   Origin origin_;

@@ -16,7 +16,7 @@ std::FILE* opened(const std::string& path) {
   std::string why;
   const int descriptor = open_private_file(path, OpenMode::truncate, why);
   if (const int error = errno; descriptor < 0) throw DeviceError(error, what + ": " + why);
-  struct stat found {};
+  struct stat found{};
   if (fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {
     close(descriptor);
     throw DeviceError(EINVAL, what + ": it is no regular file, and what reads it could hold up packets");
@@ -31,7 +31,8 @@ std::FILE* opened(const std::string& path) {
 
 }  // namespace
 
-Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t max_bytes) : file_(opened(path)), max_bytes_(max_bytes) {
+Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t max_bytes)
+    : file_(opened(path)), max_bytes_(max_bytes) {
   for (std::uint32_t plane = 0; plane < planes; ++plane)
     writer_.add_interface("plane" + std::to_string(plane), wire::mrc_on_any_port, wire::linktype_raw);
   write_out();
@@ -42,7 +43,8 @@ Capture::~Capture() { write_out(); }
 void Capture::write_out() {
   const std::vector<std::uint8_t> bytes = writer_.take();
   if (bytes.empty()) return;
-  const bool is_whole = std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0;
+  const bool is_whole = std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() &&
+                        std::fflush(file_.get()) == 0;
   written_ = is_whole ? written_ + bytes.size() : max_bytes_;  // where there is no room left it ends
   if (!is_whole && !error_) error_ = errno;
 }

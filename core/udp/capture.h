@@ -36,7 +36,7 @@ class Capture {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
-  std::mutex mutex_;           // several lanes may write
+  std::mutex mutex_;  // several lanes may write
   std::unique_ptr<std::FILE, Close> file_;
   wire::PcapngWriter writer_;
   std::uint64_t written_ = 0;

@@ -25,7 +25,7 @@ class CaptureTap final : public PacketIo {
   bool next_error(std::uint32_t socket, SendError& out) override { return inner_->next_error(socket, out); }
 
  private:
-  const Plane& plane_;           // whose addresses the records bear
+  const Plane& plane_;  // whose addresses the records bear
   PacketIo* inner_ = nullptr;
   std::shared_ptr<Capture> capture_;
   std::vector<iovec> pieces_;

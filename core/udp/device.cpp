@@ -69,7 +69,8 @@ MaybeError validate(const DeviceConfig& plan) {
   if (plan.lanes < 1 || plan.lanes > max_lanes) return config("lanes", plan.lanes, "1 to " + std::to_string(max_lanes));
   for (const PlaneConfig& plane : plan.planes)
     if (plane.port && plane.port + plan.lanes - 1 > 0xFFFF)
-      return config("port", plane.port, "at most " + std::to_string(0xFFFF + 1 - plan.lanes) + ": every lane has one, from this on");
+      return config("port", plane.port,
+                    "at most " + std::to_string(0xFFFF + 1 - plan.lanes) + ": every lane has one, from this on");
   return std::nullopt;
 }
 
@@ -78,7 +79,10 @@ Device::Queue::~Queue() {
 }
 
 Device::Device(DeviceConfig plan)
-    : plan_(std::move(plan)), profiles_(planes(), carries_srv6(plan_)), faults_(plan_.planes.size()), spin_(plan_.spin) {
+    : plan_(std::move(plan)),
+      profiles_(planes(), carries_srv6(plan_)),
+      faults_(plan_.planes.size()),
+      spin_(plan_.spin) {
   // First the watch, then a look: what changes in between is then seen at least once.
   if (plan_.watches_links) links_ = std::make_unique<LinkWatch>();
   link_up_ = links_up(plan_);
@@ -134,7 +138,9 @@ std::uint32_t Device::least_loaded_lane() {
     std::uint32_t best = 0;
     std::size_t fewest = ~std::size_t{0};
     for (std::uint32_t i = 0; i < count && fewest > 0; ++i) {
-      const std::size_t here = i < open_ ? lanes_[i]->with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs() + e.reserves(); }) : 0;
+      const std::size_t here = i < open_ ? lanes_[i]->with_engine(
+                                               [](proto::Endpoint& e, Time) { return e.queue_pairs() + e.reserves(); })
+                                         : 0;
       if (here >= fewest) continue;
       fewest = here;
       best = i;
@@ -217,23 +223,32 @@ MaybeError Device::modify_init(std::uint32_t qpn, proto::InitAttributes attribut
       return Error{Error::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
     *cq = part_in(*found->second, lane_number(qpn));
   }
-  return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, attributes, choice); });
+  return lane_of(qpn).with_engine(
+      [&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, attributes, choice); });
 }
 
-MaybeError Device::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) {
+MaybeError Device::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                        bool has_own_paths) {
   return init_with(engine, now, qpn, attributes, {has_own_paths ? std::nullopt : std::optional<std::uint32_t>(0), 0});
 }
 
-MaybeError Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice) {
-  return profiles_.assign(qpn, choice, [&](const Profiles::Assignment& assignment) { return init_with(engine, now, qpn, attributes, assignment); });
+MaybeError Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                             const proto::InitAttributes& attributes, const ProfileChoice& choice) {
+  return profiles_.assign(qpn, choice, [&](const Profiles::Assignment& assignment) {
+    return init_with(engine, now, qpn, attributes, assignment);
+  });
 }
 
 // The queue pair keeps what it was given; nobody else is to find it in the engine.
-MaybeError Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Assignment& assignment) {
+MaybeError Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes,
+                             const Profiles::Assignment& assignment) {
   bool has_evs = false, has_control = false;
   MaybeError problem;
-  if (assignment.evs) has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(assignment.evs->evs), attributes.ev_profile));
-  if (assignment.control && !problem) has_control = !(problem = engine.add_cc_profile(assignment.control, attributes.cc_profile));
+  if (assignment.evs)
+    has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(assignment.evs->evs),
+                                                attributes.ev_profile));
+  if (assignment.control && !problem)
+    has_control = !(problem = engine.add_cc_profile(assignment.control, attributes.cc_profile));
   if (!problem) problem = engine.modify_init(qpn, attributes);
   if (has_evs) engine.remove_ev_profile(attributes.ev_profile);
   if (has_control) engine.remove_cc_profile(attributes.cc_profile);
@@ -262,9 +277,8 @@ bool Device::destroy_qp(std::uint32_t qpn) {
 
 std::size_t Device::queue_pairs() {
   std::size_t count = 0;
-  for_each_lane([&](Lane& lane) {
-    count += lane.with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); });
-  });
+  for_each_lane(
+      [&](Lane& lane) { count += lane.with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); }); });
   return count;
 }
 
@@ -274,9 +288,8 @@ proto::Domain Device::create_domains(std::uint32_t count) {
   const std::lock_guard lock(mutex_);
   const proto::Domain first = last_domain_ + 1;
   last_domain_ += count;
-  for_each_lane([&](Lane& lane) {
-    lane.with_engine([&](proto::Endpoint& e, Time) { e.allow_domains(last_domain_); });
-  });
+  for_each_lane(
+      [&](Lane& lane) { lane.with_engine([&](proto::Endpoint& e, Time) { e.allow_domains(last_domain_); }); });
   return first;
 }
 
@@ -289,16 +302,15 @@ bool Device::add_region(const proto::MemoryRegion& region) {
     regions_.emplace(region.rkey, region);
     return true;
   }
-  while (added-- > 0) lanes_[added]->with_engine([&](proto::Endpoint& e, Time) { return e.remove_region(region.rkey); });
+  while (added-- > 0)
+    lanes_[added]->with_engine([&](proto::Endpoint& e, Time) { return e.remove_region(region.rkey); });
   return false;
 }
 
 bool Device::remove_region(std::uint32_t rkey) {
   const std::lock_guard lock(mutex_);
   if (regions_.erase(rkey) == 0) return false;
-  for_each_lane([&](Lane& lane) {
-    lane.with_engine([&](proto::Endpoint& e, Time) { return e.remove_region(rkey); });
-  });
+  for_each_lane([&](Lane& lane) { lane.with_engine([&](proto::Endpoint& e, Time) { return e.remove_region(rkey); }); });
   return true;
 }
 
@@ -448,7 +460,8 @@ int Device::completion_fd(std::uint32_t cq) {
   if (queue.fd < 0) {
     queue.fd = new_descriptor(is_closed());
     if (queue.parts.empty()) part_in(queue, 0);  // it also tells that the device is closed
-    for (const Queue::Part& part : queue.parts) lanes_[part.lane]->set_comp_channel(part.cq, &queue.event_count, queue.fd);
+    for (const Queue::Part& part : queue.parts)
+      lanes_[part.lane]->set_comp_channel(part.cq, &queue.event_count, queue.fd);
   }
   return queue.fd;
 }
@@ -459,7 +472,7 @@ int Device::completion_fd(std::uint32_t cq) {
 MaybeError Device::check_peer(const std::vector<PeerPlane>& planes) {
   if (planes.size() != plan_.planes.size())
     return Error{Error::Kind::config, "planes", std::to_string(planes.size()),
-                   "as many as the device has: " + std::to_string(plan_.planes.size())};
+                 "as many as the device has: " + std::to_string(plan_.planes.size())};
   for (std::uint32_t i = 0; i < open_; ++i)
     if (auto v = lanes_[i]->check_peer(planes)) return v;
   return std::nullopt;
@@ -508,9 +521,7 @@ MaybeError Device::part_in(std::uint32_t peer, std::uint32_t number, std::uint32
 
 std::size_t Device::peers() {
   std::size_t count = 0;
-  for_each_lane([&](Lane& lane) {
-    count += lane.with_engine([](proto::Endpoint& e, Time) { return e.peers(); });
-  });
+  for_each_lane([&](Lane& lane) { count += lane.with_engine([](proto::Endpoint& e, Time) { return e.peers(); }); });
   return count;
 }
 
@@ -520,8 +531,8 @@ std::size_t Device::expected_seals() {
   return count;
 }
 
-std::size_t Device::probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies, std::uint32_t token,
-                          proto::TrafficClass traffic_class) {
+std::size_t Device::probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies,
+                          std::uint32_t token, proto::TrafficClass traffic_class) {
   std::uint32_t number = 0;
   std::uint32_t known_as = 0;
   {
@@ -583,7 +594,8 @@ void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
     });
   }
   if (is_closed() || has_more) make_readable(event_fd_);
-  std::stable_sort(out.begin(), out.end(), [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
 }
 
 std::uint64_t Device::recent_events(std::vector<std::uint64_t>& from, std::vector<proto::Event>& out) {
@@ -602,7 +614,8 @@ std::uint64_t Device::recent_events(std::vector<std::uint64_t>& from, std::vecto
       out.push_back(event);
     }
   }
-  std::stable_sort(out.begin(), out.end(), [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
   return lost;
 }
 
@@ -635,59 +648,6 @@ void Device::on_failure() {
     queue->event_count.notify();
   }
   make_readable(event_fd_);
-}
-
-void Device::set_path_mtu(std::uint32_t plane, std::uint32_t bytes) {
-  const std::lock_guard lock(mutex_);
-  path_mtus_.resize(planes());
-  path_mtus_[plane] = bytes;
-}
-
-std::uint32_t Device::path_mtu(std::uint32_t plane) {
-  const std::lock_guard lock(mutex_);
-  return plane < path_mtus_.size() ? path_mtus_[plane] : 0;
-}
-
-void Device::set_faults(std::uint32_t plane, const Faults& faults) {
-  const std::lock_guard lock(mutex_);
-  faults_[plane] = faults;
-  for_each_lane([&](Lane& lane) { lane.set_faults(plane, faults); });
-}
-
-Faults Device::faults(std::uint32_t plane) {
-  const std::lock_guard lock(mutex_);
-  return faults_[plane];
-}
-
-void Device::set_spin(Duration spin) {
-  const std::lock_guard lock(mutex_);
-  spin_ = spin;
-  for_each_lane([spin](Lane& lane) { lane.set_spin(spin); });
-}
-
-void Device::start_capture(const std::string& path, std::uint64_t max_bytes) {
-  const std::lock_guard lock(mutex_);
-  if (capture_) throw DeviceError(EBUSY, "a capture to " + capture_path_ + " runs already; stop it first");
-  capture_ = std::make_shared<Capture>(path, planes(), max_bytes);
-  capture_path_ = path;
-  for_each_lane([this](Lane& lane) { lane.set_capture(capture_); });
-}
-
-std::optional<CaptureView> Device::capture() {
-  const std::lock_guard lock(mutex_);
-  if (!capture_) return std::nullopt;
-  return CaptureView{capture_path_, capture_->packets()};
-}
-
-std::uint64_t Device::stop_capture() {
-  const std::lock_guard lock(mutex_);
-  for_each_lane([](Lane& lane) { lane.set_capture(nullptr); });
-  const std::shared_ptr<Capture> ended = std::move(capture_);
-  capture_.reset();
-  if (!ended) return captured_;
-  captured_ = ended->packets();
-  if (const int error = ended->finish()) throw DeviceError(error, "the capture to " + capture_path_ + " ends early: " + std::strerror(error));
-  return captured_;
 }
 
 }  // namespace softmrc::udp

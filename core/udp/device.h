@@ -1,5 +1,5 @@
-// A node on real sockets: so many lanes, and what they have in common, which is names for things and no thing that a packet
-// needs. Lanes open when the first queue pair comes to live there.
+// A node on real sockets: so many lanes, and what they have in common, which is names for things and no thing that a
+// packet needs. Lanes open when the first queue pair comes to live there.
 //
 // Queue pairs:        number % lanes is the lane.
 // Completion queues:  one by name, with a part in every lane that has a queue pair which uses it.
@@ -119,20 +119,20 @@ class Device final : private LaneOwner {
   void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
   std::size_t expected_seals();
   std::size_t peers();
-  // The device's number for whom a lane calls by that number. Who was expected is its lane's peer alone, and has a number that
-  // says so.
+  // The device's number for whom a lane calls by that number. Who was expected is its lane's peer alone, and has a
+  // number that says so.
   std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);
   // Empty where there is no such peer.
   std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
   // One after the other, with tokens that count up; how many of them will be sent, the first that will not ends it.
-  std::size_t probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies, std::uint32_t token,
-                    proto::TrafficClass traffic_class = proto::TrafficClass::data_no_trim);
+  std::size_t probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies,
+                    std::uint32_t token, proto::TrafficClass traffic_class = proto::TrafficClass::data_no_trim);
 
   // Events of all lanes, oldest first.
   void take_events(std::vector<proto::Event>& out, std::size_t most);
   int event_fd();
-  // The last events again, whether they were taken or not, oldest first. `from` has a number for each lane, from which on
-  // they are wanted, and then from which on they will be news. How many there were besides that are forgotten.
+  // The last events again, whether they were taken or not, oldest first. `from` has a number for each lane, from which
+  // on they are wanted, and then from which on they will be news. How many there were besides that are forgotten.
   std::uint64_t recent_events(std::vector<std::uint64_t>& from, std::vector<proto::Event>& out);
 
   // A port is up when its administrator and its link both say so.
@@ -143,8 +143,8 @@ class Device final : private LaneOwner {
 
   void set_faults(std::uint32_t plane, const Faults& faults);
   Faults faults(std::uint32_t plane);
-  // The largest IP packets that get through where full ones do not, to the peer to which the least does; 0: full ones do,
-  // as far as is known. Who asks the peers says so, and when it is true no longer; it is only shown.
+  // The largest IP packets that get through where full ones do not, to the peer to which the least does; 0: full ones
+  // do, as far as is known. Who asks the peers says so, and when it is true no longer; it is only shown.
   void set_path_mtu(std::uint32_t plane, std::uint32_t bytes);
   std::uint32_t path_mtu(std::uint32_t plane);
   void set_spin(Duration spin);
@@ -154,8 +154,8 @@ class Device final : private LaneOwner {
   }
   // One at a time.
   void start_capture(const std::string& path, std::uint64_t max_bytes);
-  // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceError where it
-  // ended before, for want of room.
+  // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceError
+  // where it ended before, for want of room.
   std::uint64_t stop_capture();
   std::optional<CaptureView> capture();
 
@@ -169,7 +169,7 @@ class Device final : private LaneOwner {
     EventCount event_count;
     int fd = -1;
     std::atomic<QueueState> state{QueueState::of_one_lane};
-    std::uint32_t turn = 0;            // which part is asked first
+    std::uint32_t turn = 0;  // which part is asked first
     ~Queue();
   };
   struct Peer {
@@ -180,11 +180,14 @@ class Device final : private LaneOwner {
   std::uint32_t up_ports() const override { return admin_up_ & link_up_; }
   void on_links(std::uint32_t up) override;
   void on_failure() override;
-  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override;
+  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                         bool has_own_paths) override;
   void on_destroyed(std::uint32_t qpn) override { profiles_.release(qpn); }
 
-  proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice);
-  static proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Assignment& assignment);
+  proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                              const proto::InitAttributes& attributes, const ProfileChoice& choice);
+  static proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                                     proto::InitAttributes attributes, const Profiles::Assignment& assignment);
   Lane& open_to(std::uint32_t number);
   proto::MaybeError check_peer(const std::vector<PeerPlane>& planes);
   std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }
@@ -205,7 +208,7 @@ class Device final : private LaneOwner {
   std::atomic<std::uint32_t> open_{0};
   std::array<std::unique_ptr<Lane>, max_lanes> lanes_;
 
-  std::mutex mutex_;                 // for what follows. Whoever has a lane to himself must not ask for it
+  std::mutex mutex_;  // for what follows. Whoever has a lane to himself must not ask for it
   bool is_closed_ = false;
   std::map<std::uint32_t, std::shared_ptr<Queue>> queues_;
   std::uint32_t next_queue_ = 0;
@@ -220,8 +223,8 @@ class Device final : private LaneOwner {
   std::uint64_t captured_ = 0;
   Duration spin_;
   int event_fd_ = -1;
-  std::uint32_t event_turn_ = 0;     // whose events are taken first
-  std::unique_ptr<LinkWatch> links_; // until the first lane reads it
+  std::uint32_t event_turn_ = 0;      // whose events are taken first
+  std::unique_ptr<LinkWatch> links_;  // until the first lane reads it
   std::vector<std::unique_ptr<DeviceService>> services_;
 };
 

@@ -38,7 +38,7 @@ class EventCount {
     bool wait(Duration timeout) {
       std::unique_lock lock(event_count_.mutex_);
       const bool has_rung = event_count_.condition_.wait_for(lock, std::chrono::nanoseconds(timeout.ps / 1'000),
-                                                 [this] { return event_count_.notifications_ != seen_; });
+                                                             [this] { return event_count_.notifications_ != seen_; });
       seen_ = event_count_.notifications_;
       return has_rung;
     }

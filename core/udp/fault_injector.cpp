@@ -58,7 +58,8 @@ void FaultInjector::send(Time now, std::uint32_t socket, std::span<const GsoBatc
 void FaultInjector::trim(OwnedGsoBatch& packet) {
   if (wire::is_sealed(packet.bytes)) {
     const std::size_t clear = wire::clear_size(packet.bytes, false);
-    if (!clear || !wire::is_write(static_cast<wire::Opcode>(packet.bytes[0])) || !chance(faults_.trim, stats_.trimmed)) return;
+    if (!clear || !wire::is_write(static_cast<wire::Opcode>(packet.bytes[0])) || !chance(faults_.trim, stats_.trimmed))
+      return;
     packet.bytes.resize(clear + wire::seal_front);
     packet.tos = trimmed_tos_;
     return;
@@ -109,13 +110,16 @@ void FaultInjector::send_delayed(Time now) {
   release(now, now);
 }
 
-Time FaultInjector::deadline() const { return std::min(inner_->deadline(), held_.empty() ? Time::never() : held_.top().at); }
+Time FaultInjector::deadline() const {
+  return std::min(inner_->deadline(), held_.empty() ? Time::never() : held_.top().at);
+}
 
 std::span<const GroBatch> FaultInjector::receive(Receiver& receiver) {
   incoming_.clear();
   for (const GroBatch& in : inner_->receive(receiver)) {
     const std::uint32_t around = around_udp(in.from->ss_family == AF_INET);
-    for_each_run(static_cast<std::uint32_t>(in.bytes.size()), in.segment, around, [&](std::uint32_t begin, std::uint32_t end) {
+    for_each_run(static_cast<std::uint32_t>(in.bytes.size()), in.segment, around,
+                 [&](std::uint32_t begin, std::uint32_t end) {
       incoming_.push_back(in);
       incoming_.back().bytes = in.bytes.subspan(begin, end - begin);
     });

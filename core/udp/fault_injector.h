@@ -19,14 +19,14 @@ namespace softmrc::udp {
 struct Faults {
   double drop = 0;
   double duplicate = 0;
-  double reorder = 0;          // share of packets held back by up to `reorder_delay`
+  double reorder = 0;  // share of packets held back by up to `reorder_delay`
   Duration reorder_delay = microseconds(200);
-  double corrupt = 0;          // one bit flips
-  double mark = 0;             // gets CE
-  double trim = 0;             // data loses its payload, as in a switch without room
-  Duration delay{0};           // of every packet
-  bool black_hole = false;     // swallows everything, both ways, and says nothing
-  std::uint32_t mtu = 0;       // swallows IP packets of more bytes, both ways, likewise; 0: none
+  double corrupt = 0;       // one bit flips
+  double mark = 0;          // gets CE
+  double trim = 0;          // data loses its payload, as in a switch without room
+  Duration delay{0};        // of every packet
+  bool black_hole = false;  // swallows everything, both ways, and says nothing
+  std::uint32_t mtu = 0;    // swallows IP packets of more bytes, both ways, likewise; 0: none
 
   bool is_active() const { return black_hole || mtu > 0 || drop > 0 || needs_copy(); }
   // Packets that only may vanish still go from the user's memory; the others are copied, which is fine for weather.

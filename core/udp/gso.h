@@ -19,10 +19,12 @@ constexpr std::uint32_t packet_overhead = proto::data_headers + static_cast<std:
 
 // Full packets that leave together.
 constexpr std::uint32_t gso_segments(std::uint32_t mtu) {
-  return std::clamp<std::uint32_t>(static_cast<std::uint32_t>(max_gso_bytes) / (mtu + packet_overhead), 1, max_gso_segments);
+  return std::clamp<std::uint32_t>(static_cast<std::uint32_t>(max_gso_bytes) / (mtu + packet_overhead), 1,
+                                   max_gso_segments);
 }
 
-// How many packets share a path where nobody says: two GSO batches, so that one is gathered while the other is on its way.
+// How many packets share a path where nobody says: two GSO batches, so that one is gathered while the other is on its
+// way.
 constexpr std::uint32_t default_quantum(std::uint32_t mtu) { return std::min(2 * gso_segments(mtu), max_gso_segments); }
 
 }  // namespace softmrc::udp

@@ -17,10 +17,12 @@ namespace {
 // Called by number: glibc has a name for it since 2.35 only, and a program that asks for the name does not start on
 // older ones.
 int epoll_pwait2_by_number(int epoll_fd, std::span<epoll_event> events, const timespec* span) {
-  return static_cast<int>(syscall(SYS_epoll_pwait2, epoll_fd, events.data(), static_cast<int>(events.size()), span, nullptr, 0));
+  return static_cast<int>(
+      syscall(SYS_epoll_pwait2, epoll_fd, events.data(), static_cast<int>(events.size()), span, nullptr, 0));
 }
 
-// Linux has it since 5.11. Before that it is unknown, and what a container's filter does not know it may call forbidden.
+// Linux has it since 5.11. Before that it is unknown, and what a container's filter does not know it may call
+// forbidden.
 bool has_epoll_pwait2() {
   epoll_event none{};
   const timespec span{};

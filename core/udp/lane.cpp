@@ -11,13 +11,14 @@
 #include <system_error>
 
 #include "base/check.h"
-#include "udp/lane_drive.h"
-#include "udp/epoll_tags.h"
 #include "udp/device_error.h"
+#include "udp/epoll_tags.h"
+#include "udp/lane_drive.h"
 
 namespace softmrc::udp {
 
-Lane::Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links)
+Lane::Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up,
+           std::unique_ptr<LinkWatch> links)
     : plan_(std::move(plan)),
       clock_(clock),
       owner_(owner),
@@ -153,7 +154,8 @@ void Lane::stop_lingering() {
   wake();
 }
 
-// No lock: the thread that held it at the fork does not exist here. If it was about to close sockets, who knows which are left.
+// No lock: the thread that held it at the fork does not exist here. If it was about to close sockets, who knows which
+// are left.
 void Lane::close_after_fork() {
   if (lets_sockets_go_) return;
   for (const Plane& plane : planes_)
@@ -184,7 +186,8 @@ void Lane::wake_sleeper_if_late() {
 proto::MaybeError Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
   using proto::Error;
   return with_engine_and_send([&](proto::Endpoint&, Time now) -> proto::MaybeError {
-    if (keys && keys->is_used) return Error{Error::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
+    if (keys && keys->is_used)
+      return Error{Error::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
     if (auto refused = connect_as(now, qpn, attributes, keys != nullptr)) return refused;
     if (keys) protectors_.add(qpn, attributes.peer, attributes.dest_qpn, *keys);
     return std::nullopt;
@@ -192,10 +195,12 @@ proto::MaybeError Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes
 }
 
 // The engine judges first: what it refuses must not cost a queue pair that works its keys.
-proto::MaybeError Lane::connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed) {
+proto::MaybeError Lane::connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes,
+                                   bool is_sealed) {
   using proto::Error;
   if (is_sealed && protectors_.has_other(qpn, attributes.peer, attributes.dest_qpn))
-    return Error{Error::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn), "one that no other queue pair is connected to under seal"};
+    return Error{Error::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn),
+                 "one that no other queue pair is connected to under seal"};
   if (auto refused = engine_.modify_rtr(now, qpn, attributes)) return refused;
   if (!is_sealed) protectors_.forget(attributes.peer);  // what was sealed is over
   return std::nullopt;
@@ -228,9 +233,11 @@ void Lane::send_pmtu_probes(std::uint32_t id, std::span<const std::uint32_t> siz
   const Time now = clock_.now();
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     if (!(engine_.up_ports() >> p & 1)) continue;
-    const std::uint32_t socket = (discovery->id + discovery->rounds) % static_cast<std::uint32_t>(planes_[p].sockets.size());
+    const std::uint32_t socket = (discovery->id + discovery->rounds) %
+                                 static_cast<std::uint32_t>(planes_[p].sockets.size());
     for (const std::uint32_t bytes : sizes)
-      if (bytes >= PmtuProbe::least) send_pmtu_probe(p, socket, discovery->planes[p], {false, discovery->number}, bytes, now);
+      if (bytes >= PmtuProbe::least)
+        send_pmtu_probe(p, socket, discovery->planes[p], {false, discovery->number}, bytes, now);
     watch_room(p);
   }
   ++discovery->rounds;
@@ -286,10 +293,12 @@ proto::MaybeError Lane::check_sealed(const std::vector<PeerPlane>& planes, bool 
 }
 
 proto::MaybeError Lane::check_sealed(std::uint32_t peer, bool is_to_be) {
-  if (peer == proto::no_peer || !engine_.has_peer(peer) || !engine_.has_working_qp(peer) || protectors_.is_sealed(peer) == is_to_be)
+  if (peer == proto::no_peer || !engine_.has_peer(peer) || !engine_.has_working_qp(peer) ||
+      protectors_.is_sealed(peer) == is_to_be)
     return std::nullopt;
   return proto::Error{proto::Error::Kind::config, "seal", is_to_be ? "keys" : "none",
-                        is_to_be ? "none: other queue pairs to this peer are not sealed" : "keys: other queue pairs to this peer are sealed"};
+                      is_to_be ? "none: other queue pairs to this peer are not sealed"
+                               : "keys: other queue pairs to this peer are sealed"};
 }
 
 bool Lane::destroy_qp(std::uint32_t qpn) {
@@ -307,7 +316,8 @@ proto::MaybeError Lane::check_peer(const std::vector<PeerPlane>& planes) {
 }
 
 proto::MaybeError Lane::check_new(const std::vector<PeerPlane>& planes, std::uint32_t same) {
-  return peers_.check(planes, [this, same](std::uint32_t other) { return other != same && engine_.has_working_qp(other); });
+  return peers_.check(planes,
+                      [this, same](std::uint32_t other) { return other != same && engine_.has_working_qp(other); });
 }
 
 proto::MaybeError Lane::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
@@ -380,7 +390,8 @@ std::vector<PeerPlane> Lane::planes_of_peer(std::uint32_t peer) {
 }
 
 std::uint32_t Lane::place_of(std::uint32_t peer) const {
-  const auto found = std::find_if(expected_.begin(), expected_.end(), [peer](const Expected& e) { return e.times && e.peer == peer; });
+  const auto found = std::find_if(expected_.begin(), expected_.end(),
+                                  [peer](const Expected& e) { return e.times && e.peer == peer; });
   return found == expected_.end() ? proto::no_peer : static_cast<std::uint32_t>(found - expected_.begin());
 }
 
@@ -391,8 +402,8 @@ std::uint32_t Lane::peer_at(const sockaddr_storage& from) {
   return place == proto::no_peer ? place : admit(place);
 }
 
-// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number to
-// another, this must be done.
+// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number
+// to another, this must be done.
 void Lane::forget_peers() {
   if (engine_.stats().peers_forgotten == peers_forgotten_) return;
   peers_forgotten_ = engine_.stats().peers_forgotten;
@@ -434,7 +445,8 @@ void make_readable(int fd) {
 }  // namespace
 
 void Lane::notify() {
-  if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]] make_readable(event_fd_);
+  if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]]
+    make_readable(event_fd_);
   for (const CompletionChannel& comp_channel : comp_channels_) {
     if (engine_.completions_waiting(comp_channel.cq) == 0) continue;
     make_readable(comp_channel.fd);
@@ -460,12 +472,12 @@ Time later(Time start, Duration timeout) {
 
 }  // namespace
 
-std::size_t Lane::wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout) {
+std::size_t Lane::wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out,
+                       Duration timeout) {
   const Time until = later(clock_.now(), timeout);
   Lock lock = leader_follower_.enter();
-  lead_until(lock, until, [&] {
-    return engine_.completions_waiting(cq) > 0 || state != QueueState::of_one_lane || closed_;
-  });
+  lead_until(lock, until,
+             [&] { return engine_.completions_waiting(cq) > 0 || state != QueueState::of_one_lane || closed_; });
   return state == QueueState::of_one_lane ? engine_.poll_completions(cq, out) : 0;
 }
 
@@ -511,7 +523,8 @@ void Lane::live() {
   prctl(PR_SET_NAME, "softmrc");  // from outside it takes a file in /proc
   prctl(PR_SET_TIMERSLACK, 1);
   Lock lock = leader_follower_.enter();
-  leader_follower_.run(lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || leader_follower_.has_followers(); }); });
+  leader_follower_.run(
+      lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || leader_follower_.has_followers(); }); });
   wake_comp_channels();
   try {
     if (failure_.empty()) linger(lock);

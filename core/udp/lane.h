@@ -2,8 +2,9 @@
 // them. It shares nothing with other lanes while packets move; a queue pair lives in one lane, and its peer knows that
 // lane's ports only.
 //
-// One thread at a time drives (see leader_follower.h): it receives, lets the engine work, sends, and sleeps when there is nothing to
-// do. A caller that posts sends by itself, too. The engine is under one mutex, held for a batch at a time.
+// One thread at a time drives (see leader_follower.h): it receives, lets the engine work, sends, and sleeps when there
+// is nothing to do. A caller that posts sends by itself, too. The engine is under one mutex, held for a batch at a
+// time.
 #pragma once
 
 #include <atomic>
@@ -15,18 +16,18 @@
 
 #include "proto/driver.h"
 #include "proto/endpoint.h"
-#include "udp/event_count.h"
 #include "udp/clock.h"
+#include "udp/event_count.h"
+#include "udp/flight_recorder.h"
+#include "udp/leader_follower.h"
 #include "udp/link_watch.h"
 #include "udp/peer_book.h"
 #include "udp/plane.h"
-#include "udp/receiver.h"
-#include "udp/flight_recorder.h"
-#include "udp/protector_table.h"
-#include "udp/sender.h"
 #include "udp/pmtu_probe.h"
+#include "udp/protector_table.h"
+#include "udp/receiver.h"
+#include "udp/sender.h"
 #include "udp/spin.h"
-#include "udp/leader_follower.h"
 
 namespace softmrc::udp {
 
@@ -35,8 +36,8 @@ struct LaneConfig {
   proto::EndpointConfig engine;
   SenderConfig sender;
   SealConfig seal;
-  std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
-  Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
+  std::uint32_t port_burst = 0;      // packets offered to a plane before it is asked again whether it has room; 0: any
+  Duration spin = microseconds(50);  // how long to look at idle sockets before sleeping
 };
 
 // The device, as its lanes know it.
@@ -50,7 +51,8 @@ class LaneOwner {
   // One of our own promises broke, and the lane has ended. Nothing is held.
   virtual void on_failure() = 0;
   // A queue pair of an progress handler's begins, or is gone. Called with the engine to itself.
-  virtual proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) = 0;
+  virtual proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                                 const proto::InitAttributes& attributes, bool has_own_paths) = 0;
   virtual void on_destroyed(std::uint32_t qpn) = 0;
 };
 
@@ -61,7 +63,8 @@ class Lane final : public proto::Driver {
  public:
   // Opens all sockets. Throws DeviceError. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
-  Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
+  Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up,
+       std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
   // Starts the thread, when all is set: whoever still sets something would wait for it. Throws DeviceError.
   void begin();
@@ -85,8 +88,8 @@ class Lane final : public proto::Driver {
     const LeaderFollower::EngineLock engine_lock(leader_follower_);
     return f(engine_, clock_.now());
   }
-  // The same for calls that give the engine something to send: it leaves before this returns, unless somebody drives and
-  // is awake, who then sends it with whatever else there is.
+  // The same for calls that give the engine something to send: it leaves before this returns, unless somebody drives
+  // and is awake, who then sends it with whatever else there is.
   template <typename F>
   auto with_engine_and_send(F f) {
     const LeaderFollower::EngineLock engine_lock(leader_follower_);
@@ -109,7 +112,8 @@ class Lane final : public proto::Driver {
 
   // Waits until the queue holds something, and takes it. Zero when the time is up, the queue is no longer of this lane
   // alone, or the lane is closed.
-  std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
+  std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out,
+                   Duration timeout);
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
   void add_progress_handler(proto::ProgressHandler* progress_handler) override;
   void remove_progress_handler(proto::ProgressHandler* progress_handler) override;
@@ -146,14 +150,14 @@ class Lane final : public proto::Driver {
   // Empty where it knows nobody by that number.
   std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
   bool remove_peer(std::uint32_t peer);
-  // Somebody may come from there, or be spoken to, and be a peer from then on: an entry in a book until then. The same planes
-  // are the same place, which then has to be forgotten as often as it was expected.
+  // Somebody may come from there, or be spoken to, and be a peer from then on: an entry in a book until then. The same
+  // planes are the same place, which then has to be forgotten as often as it was expected.
   proto::MaybeError expect(std::vector<PeerPlane> planes, std::uint32_t& place);
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
-  // Which sizes of packets get through to whoever is there, plane by plane: asked as often as the caller likes, by another
-  // socket each time. `answered` has the largest UDP payload that was answered on each plane.
+  // Which sizes of packets get through to whoever is there, plane by plane: asked as often as the caller likes, by
+  // another socket each time. `answered` has the largest UDP payload that was answered on each plane.
   std::uint32_t start_pmtu_discovery(std::vector<PeerPlane> planes);
   void send_pmtu_probes(std::uint32_t discovery, std::span<const std::uint32_t> sizes);
   std::vector<std::uint32_t> pmtu_results(std::uint32_t discovery);
@@ -162,10 +166,12 @@ class Lane final : public proto::Driver {
   void expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys);
   // Of queue pairs that are not there yet.
   std::size_t expected_seals();
-  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override {
+  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                         bool has_own_paths) override {
     return owner_.init(engine, now, qpn, attributes, has_own_paths);
   }
-  proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
+  proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                            const proto::RtrAttributes& attributes) override;
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 
   // What stopped the driver, if one of our own promises broke; else empty.
@@ -209,7 +215,8 @@ class Lane final : public proto::Driver {
   void receive_from(std::uint32_t plane);
   void deliver(std::uint32_t plane, const GroBatch& in, Time now);
   void handle_pmtu_probe(std::uint32_t plane, std::uint32_t peer, wire::Bytes packet, Time now);
-  void send_pmtu_probe(std::uint32_t plane, std::uint32_t socket, const PeerPlane& to, const PmtuProbe& probe, std::size_t bytes, Time now);
+  void send_pmtu_probe(std::uint32_t plane, std::uint32_t socket, const PeerPlane& to, const PmtuProbe& probe,
+                       std::size_t bytes, Time now);
   void transmit();
   void gather(Time now);
   std::uint32_t free_ports();
@@ -245,10 +252,10 @@ class Lane final : public proto::Driver {
   PeerBook places_;
   std::vector<Expected> expected_;
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
-  std::uint32_t links_up_;           // as far as it knows
+  std::uint32_t links_up_;            // as far as it knows
   std::vector<LinkState> link_changes_;
-  bool links_unknown_ = false;       // the system could not tell all that they led us to ask, and is asked again
-  bool links_missed_ = false;        // messages of the kernel's were lost, and the state of every link is yet to be asked for
+  bool links_unknown_ = false;  // the system could not tell all that they led us to ask, and is asked again
+  bool links_missed_ = false;  // messages of the kernel's were lost, and the state of every link is yet to be asked for
   Time asks_for_links_at_ = Time::never();
   Receiver receiver_;
   ProtectorTable protectors_;
@@ -261,19 +268,19 @@ class Lane final : public proto::Driver {
 
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
-  std::mutex wake_mutex_;            // others wake without a visit, and its number may be another's once it is closed
+  std::mutex wake_mutex_;  // others wake without a visit, and its number may be another's once it is closed
   std::vector<CompletionChannel> comp_channels_;
   int event_fd_ = -1;
-  std::uint32_t ready_planes_ = 0;   // found readable by the last look
+  std::uint32_t ready_planes_ = 0;  // found readable by the last look
   std::uint32_t turns_in_batch_ = 0;
-  std::uint64_t strangers_ = 0;      // packets of theirs so far, on all planes
-  bool is_only_refusing_ = false;    // whatever came in this turn was refused
-  std::uint32_t rewritable_ = 0;     // found to have room again
-  std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
+  std::uint64_t strangers_ = 0;    // packets of theirs so far, on all planes
+  bool is_only_refusing_ = false;  // whatever came in this turn was refused
+  std::uint32_t rewritable_ = 0;   // found to have room again
+  std::uint32_t erring_ = 0;       // planes with a socket that has errors to report
   bool links_ready_ = false;
   std::uint64_t peers_forgotten_ = 0;
   std::atomic<bool> has_new_ports_{false};
-  std::uint32_t ports_ = ~0u;        // as the engine was told last
+  std::uint32_t ports_ = ~0u;  // as the engine was told last
 
   LeaderFollower leader_follower_;
   Spin spin_;
@@ -281,8 +288,8 @@ class Lane final : public proto::Driver {
   std::atomic<bool> lets_sockets_go_{false};  // or has
   std::atomic<bool> is_over_{false};
   bool lingering_stopped_ = false;
-  bool tx_pending_ = false;                // the last driver left without sending
-  bool has_posts_ = false;           // visitors left something for the driver to send
+  bool tx_pending_ = false;  // the last driver left without sending
+  bool has_posts_ = false;   // visitors left something for the driver to send
   std::atomic<bool> progress_requested_{false};
   std::atomic<bool> is_asleep_{false};  // who nudges must wake the driver
   std::string failure_;

@@ -44,13 +44,15 @@ bool Lane::process_input() {
     links_ready_ = links_ != nullptr;
     has_new_ports_ = true;
   }
-  if (links_ready_) [[unlikely]] read_links();
+  if (links_ready_) [[unlikely]]
+    read_links();
   if (has_new_ports_.load(std::memory_order_relaxed)) [[unlikely]] {
     for (Plane& plane : planes_)
       if (!plane.rebind_interface()) ask_again_for_links();
     apply_ports(clock_.now());
   }
-  if (erring_) [[unlikely]] read_errors();
+  if (erring_) [[unlikely]]
+    read_errors();
   for (std::uint32_t p = 0; rewritable_; ++p) {
     if (rewritable_ >> p & 1) {
       rewritable_ &= ~(1u << p);
@@ -69,7 +71,8 @@ bool Lane::process_input() {
     forget_peers();
     worked = true;
   }
-  if (protectors_.deadline() <= now) [[unlikely]] protectors_.handle_timeout(now);
+  if (protectors_.deadline() <= now) [[unlikely]]
+    protectors_.handle_timeout(now);
   return worked;
 }
 
@@ -121,7 +124,8 @@ void Lane::deliver(std::uint32_t p, const GroBatch& in, Time now) {
   arrival.congestion = (in.tos & 3) == 3;
   const wire::DscpMap& dscp = plan_.sender.dscp;
   wire::ParseOptions options{.has_icrc = false};  // whatever closes a packet is gone when it is open
-  // A trimmed packet has lost what closed it, so where nothing trims the mark means nothing: it is a packet like any other.
+  // A trimmed packet has lost what closed it, so where nothing trims the mark means nothing: it is a packet like any
+  // other.
   if (plan_.engine.trim_nack && dscp.was_trimmed(in.tos >> 2)) {
     arrival.trim = in.tos >> 2 == dscp.trimmed ? proto::Trim::trimmed : proto::Trim::trimmed_last_hop;
     options.trimmed = origin.is_trimmed = true;
@@ -152,11 +156,13 @@ void Lane::handle_pmtu_probe(std::uint32_t p, std::uint32_t peer, wire::Bytes pa
     return;
   }
   for (PmtuDiscovery& discovery : discoveries_)
-    if (discovery.number == probe->number) discovery.answered[p] = std::max(discovery.answered[p], static_cast<std::uint32_t>(packet.size()));
+    if (discovery.number == probe->number)
+      discovery.answered[p] = std::max(discovery.answered[p], static_cast<std::uint32_t>(packet.size()));
 }
 
 // As data goes that no switch is to trim.
-void Lane::send_pmtu_probe(std::uint32_t p, std::uint32_t socket, const PeerPlane& to, const PmtuProbe& probe, std::size_t bytes, Time now) {
+void Lane::send_pmtu_probe(std::uint32_t p, std::uint32_t socket, const PeerPlane& to, const PmtuProbe& probe,
+                           std::size_t bytes, Time now) {
   std::vector<std::uint8_t> packet(bytes);
   probe.emit(packet);
   iovec piece{packet.data(), packet.size()};
@@ -178,8 +184,8 @@ std::uint32_t Lane::free_ports() {
   return mask;
 }
 
-// Where sockets hold little, a plane is asked for room again after a few packets: the only one with room would otherwise
-// be given all there is, and paths would be chosen long before the packets leave.
+// Where sockets hold little, a plane is asked for room again after a few packets: the only one with room would
+// otherwise be given all there is, and paths would be chosen long before the packets leave.
 void Lane::gather(Time now) {
   std::uint32_t ports = free_ports();
   std::array<std::uint32_t, proto::max_ports> given{};
@@ -213,14 +219,15 @@ void Lane::transmit() {
     if (planes_[p].is_blocked()) watch_room(p);
 }
 
-// Keeps the descriptor set in step with which socket has no room. Where the system refuses that, it is tried again in the
-// next turn, which is then soon: nothing else would tell that there is room.
+// Keeps the descriptor set in step with which socket has no room. Where the system refuses that, it is tried again in
+// the next turn, which is then soon: nothing else would tell that there is room.
 void Lane::watch_room(std::uint32_t p) {
   Plane& plane = planes_[p];
   if (plane.watched_socket == plane.blocked_socket) return;
   const auto change = [&](int socket, bool wanted) {
     epoll_event e{};
-    e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
+    e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) |
+               (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
     e.data.u32 = tag_of(p, static_cast<std::uint32_t>(socket));
     return epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e) == 0;
   };
@@ -235,18 +242,20 @@ namespace {
 // which may merely have another name now. And an address that no socket is bound to an interface for may move to
 // another one; while the old one has it still, it was only given to both. Nothing where that cannot be told yet.
 std::optional<bool> is_now_of(const Plane& plane, const LinkState& change) {
-  const bool may_be = change.address ? plane.plan.interface.empty() && *change.address == plane.plan.address : change.is_up && change.name == plane.link();
+  const bool may_be = change.address ? plane.plan.interface.empty() && *change.address == plane.plan.address
+                                     : change.is_up && change.name == plane.link();
   if (!may_be) return false;
   const auto is_still = change.address ? has_address(plane.link_index, plane.plan.address) : is_link(plane.link_index);
   return is_still ? std::optional(!*is_still) : std::nullopt;
 }
 
 constexpr Duration links_rest = milliseconds(100);  // until the system is asked again what it could not tell
-constexpr std::size_t max_link_changes = 4096;     // that are kept until then
+constexpr std::size_t max_link_changes = 4096;      // that are kept until then
 
 }  // namespace
 
-// What the system could not tell is asked again, with the messages that led to it; those that came meanwhile behind them.
+// What the system could not tell is asked again, with the messages that led to it; those that came meanwhile behind
+// them.
 void Lane::read_links() {
   links_ready_ = false;
   if (!links_unknown_) link_changes_.clear();
@@ -381,9 +390,11 @@ Time Lane::next_deadline() {
   Time at = std::min({engine_.poll_timeout(), protectors_.deadline(), asks_for_links_at_});
   for (Plane& plane : planes_) {
     at = std::min(at, plane.io().deadline());
-    if (plane.is_blocked() && plane.watched_socket != plane.blocked_socket) [[unlikely]] at = std::min(at, clock_.now() + unwatched_rest);
+    if (plane.is_blocked() && plane.watched_socket != plane.blocked_socket) [[unlikely]]
+      at = std::min(at, clock_.now() + unwatched_rest);
   }
-  for (const proto::ProgressHandler* progress_handler : progress_handlers_) at = std::min(at, progress_handler->deadline());
+  for (const proto::ProgressHandler* progress_handler : progress_handlers_)
+    at = std::min(at, progress_handler->deadline());
   return at;
 }
 

@@ -1,8 +1,8 @@
 // Whose turn it is to drive. One thread at a time does: the lane's own, unless a caller waits; then that one drives,
 // because waking a second thread for every message would cost more than the message.
 //
-// Callers come for a moment (a EngineLock) or to stay (lead). Whoever drives holds the lock but for when it sleeps, and makes
-// room for visitors between two batches: a mutex is not fair by itself.
+// Callers come for a moment (a EngineLock) or to stay (lead). Whoever drives holds the lock but for when it sleeps, and
+// makes room for visitors between two batches: a mutex is not fair by itself.
 #pragma once
 
 #include <atomic>
@@ -168,9 +168,9 @@ class LeaderFollower {
   std::atomic<int> waiters_{0};
   bool is_driven_ = false;
   bool own_thread_drives_ = false;
-  bool is_parked_ = false;           // the own thread sleeps until told
+  bool is_parked_ = false;  // the own thread sleeps until told
   std::atomic<bool> is_over_{false};
-  std::vector<Follower*> followers_; // callers that wait their turn to drive, in the order in which they came
+  std::vector<Follower*> followers_;  // callers that wait their turn to drive, in the order in which they came
   // How often callers have driven, and given something to send. Written under the lock.
   std::atomic<std::uint64_t> leads_{0};
   std::atomic<std::uint64_t> posts_{0};

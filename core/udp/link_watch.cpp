@@ -77,7 +77,9 @@ class Inquiry {
     out.ifr_ifindex = static_cast<int>(index);
     return ping(SIOCGIFNAME, out);
   }
-  std::uint32_t mtu(ifreq& about) const { return ping(SIOCGIFMTU, about) ? static_cast<std::uint32_t>(about.ifr_mtu) : 0; }
+  std::uint32_t mtu(ifreq& about) const {
+    return ping(SIOCGIFMTU, about) ? static_cast<std::uint32_t>(about.ifr_mtu) : 0;
+  }
 
  private:
   int fd_;
@@ -180,7 +182,8 @@ std::optional<bool> has_address(std::uint32_t index, const wire::Address& addres
   char name[IF_NAMESIZE];
   if (!if_indextoname(index, name)) return or_unknown(false);
   try {
-    return std::ranges::any_of(local_addresses(), [&](const LocalAddress& one) { return one.interface == name && one.address == address; });
+    return std::ranges::any_of(
+        local_addresses(), [&](const LocalAddress& one) { return one.interface == name && one.address == address; });
   } catch (const DeviceError&) {
     return std::nullopt;
   }

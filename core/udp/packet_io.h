@@ -1,6 +1,6 @@
-// What the driver sees of a plane: GSO batches leave by it, and messages come in. The plane itself (plane.h) is the plain one, on
-// its sockets. Others wrap one and do something to what passes: faults (fault_injector.h), captures (capture_tap.h). They are put
-// on and taken off, so that nobody who moves packets has to ask whether they are there.
+// What the driver sees of a plane: GSO batches leave by it, and messages come in. The plane itself (plane.h) is the
+// plain one, on its sockets. Others wrap one and do something to what passes: faults (fault_injector.h), captures
+// (capture_tap.h). They are put on and taken off, so that nobody who moves packets has to ask whether they are there.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,7 +16,8 @@
 
 namespace softmrc::udp {
 
-// One message for the kernel: packets of `segment` bytes, the last one perhaps shorter, side by side in pieces of memory.
+// One message for the kernel: packets of `segment` bytes, the last one perhaps shorter, side by side in pieces of
+// memory.
 struct GsoBatch {
   const Destination* to = nullptr;
   const wire::Address* address = nullptr;  // the peer's, which `to` is not where it is an SRv6 path

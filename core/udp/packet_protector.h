@@ -1,6 +1,6 @@
-// What closes a packet, and tells when it is opened whether it is what was sent: one face for all that do, chosen by peer, so
-// that whoever makes packets or takes them in need not know which. A checksum (icrc_protector.h) finds what the network did;
-// a cipher (aead_protector.h) what anybody did.
+// What closes a packet, and tells when it is opened whether it is what was sent: one face for all that do, chosen by
+// peer, so that whoever makes packets or takes them in need not know which. A checksum (icrc_protector.h) finds what
+// the network did; a cipher (aead_protector.h) what anybody did.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace softmrc::udp {
 
-// A packet that is about to leave. `front` holds its headers, and has room behind them for whatever its seal adds; the payload
-// is still the user's memory.
+// A packet that is about to leave. `front` holds its headers, and has room behind them for whatever its seal adds; the
+// payload is still the user's memory.
 struct OutgoingPacket {
   const proto::Transmit& transmit;
   const wire::Address& from;
@@ -44,7 +44,8 @@ class PacketProtector {
 
   // How many bytes it adds to a packet with data, besides padding.
   virtual std::uint32_t overhead() const = 0;
-  // Writes padding and whatever it adds; the payload may then be in `front`, and its own size 0. False: it must not leave.
+  // Writes padding and whatever it adds; the payload may then be in `front`, and its own size 0. False: it must not
+  // leave.
   virtual bool seal(Time now, OutgoingPacket& packet) = 0;
   // The next packets to open are from there.
   virtual void begin(const Origin& origin) = 0;

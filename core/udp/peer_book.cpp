@@ -49,13 +49,15 @@ bool is_unicast(const wire::Address& address) {
 }  // namespace
 
 // spec: peer-addresses
-proto::MaybeError PeerBook::check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const {
+proto::MaybeError PeerBook::check(const std::vector<PeerPlane>& planes,
+                                  const std::function<bool(std::uint32_t)>& owns) const {
   for (const PeerPlane& plane : planes) {
     if (!is_unicast(plane.address)) return refused("planes.address", text_of(plane.address), "the address of one node");
     const auto has_zero = std::count(plane.source_ports.begin(), plane.source_ports.end(), 0);
     if (plane.port == 0 || has_zero) return refused("planes.port", "0", "1 to 65535");
     if (plane.source_ports.size() > max_sockets)
-      return refused("planes.source_ports", std::to_string(plane.source_ports.size()), "at most " + std::to_string(max_sockets));
+      return refused("planes.source_ports", std::to_string(plane.source_ports.size()),
+                     "at most " + std::to_string(max_sockets));
     const auto is_owned = [&](const Key& key) {
       const auto found = by_address_.find(key);
       return found != by_address_.end() && owns(found->second);
@@ -88,7 +90,8 @@ void PeerBook::claim(std::uint32_t peer) {
 void PeerBook::remove(std::uint32_t peer) {
   for (const PeerPlane& plane : peers_[peer]) {
     for (const Key& key : derive_keys(plane))
-      if (const auto found = by_address_.find(key); found != by_address_.end() && found->second == peer) by_address_.erase(found);
+      if (const auto found = by_address_.find(key); found != by_address_.end() && found->second == peer)
+        by_address_.erase(found);
     wildcards_ -= plane.source_ports.empty();
   }
   peers_[peer] = {};
@@ -109,7 +112,8 @@ std::uint32_t PeerBook::find_same(const std::vector<PeerPlane>& planes) const {
 
 std::uint16_t address_sum(const wire::Ipv6& address) {
   std::uint32_t sum = 0;
-  for (std::size_t i = 0; i < address.size(); i += 2) sum += static_cast<std::uint32_t>(address[i] << 8 | address[i + 1]);
+  for (std::size_t i = 0; i < address.size(); i += 2)
+    sum += static_cast<std::uint32_t>(address[i] << 8 | address[i + 1]);
   while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
   return static_cast<std::uint16_t>(sum == 0xFFFF ? 0 : sum);
 }

@@ -22,7 +22,7 @@ struct PeerPlane {
   std::uint16_t port = wire::default_udp_port;
   std::vector<std::uint16_t> source_ports;  // empty: any
 
-  Destination to;                           // filled in by the book; for packets that name no SRv6 path
+  Destination to;  // filled in by the book; for packets that name no SRv6 path
 };
 
 // Of one plane: each is a path, and a queue pair has no use for more.

@@ -37,7 +37,8 @@ void describe(const GsoBatch& batch, bool v4, const Socket& socket, Control& con
   header.msg_iovlen = batch.piece_count;
   if (batch.packets == 1 && batch.tos == socket.tos()) return;
   header.msg_control = control.bytes.data();
-  if (batch.tos != socket.tos()) add_control<int>(header, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, batch.tos);
+  if (batch.tos != socket.tos())
+    add_control<int>(header, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, batch.tos);
   if (batch.packets > 1) add_control(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(batch.segment));
 }
 
@@ -45,7 +46,8 @@ bool is_long(const GsoBatch& batch) { return batch.packets > 1; }
 
 constexpr Duration shortest_gso_pause = seconds(1), longest_gso_pause = seconds(64);
 
-// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not done.
+// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not
+// done.
 bool may_be_earlier(int error) {
   return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EPROTO || error == EACCES;
 }
@@ -110,10 +112,12 @@ std::size_t Plane::send_batches_some(Time now, std::uint32_t number, std::span<c
   std::size_t settled = 0;
   bool was_interrupted = false, had_earlier_error = false;
   while (settled < batches.size()) {
-    const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(batches.size() - settled), MSG_DONTWAIT);
+    const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(batches.size() - settled),
+                              MSG_DONTWAIT);
     if (sent > 0) {
       const auto taken = batches.subspan(settled, static_cast<std::size_t>(sent));
-      if (gso_pause_.ps && std::ranges::any_of(taken, is_long)) [[unlikely]] gso_pause_ = {};
+      if (gso_pause_.ps && std::ranges::any_of(taken, is_long)) [[unlikely]]
+        gso_pause_ = {};
       settled += static_cast<std::size_t>(sent);
       stats.sends += static_cast<std::uint64_t>(sent);
       was_interrupted = had_earlier_error = false;
@@ -151,7 +155,8 @@ std::optional<bool> Plane::rebind_interface() {
   if (!index) return std::nullopt;
   if (*index == 0 || *index == bound_index) return true;
   try {
-    const bool is_bound = std::ranges::all_of(sockets, [&](const Socket& socket) { return socket.bind_interface(plan.interface, plan.address.is_v4); });
+    const bool is_bound = std::ranges::all_of(
+        sockets, [&](const Socket& socket) { return socket.bind_interface(plan.interface, plan.address.is_v4); });
     if (is_bound) bound_index = *index;
     return is_bound;
   } catch (const DeviceError&) {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "udp/capture_tap.h"
 #include "udp/fault_injector.h"
 #include "udp/packet_io.h"
 #include "udp/socket.h"
 #include "udp/stats.h"
-#include "udp/capture_tap.h"
 
 namespace softmrc::udp {
 
@@ -20,16 +20,16 @@ struct PlaneConfig {
   wire::Address address;
   std::uint32_t scope_id = 0;
   std::uint16_t port = 0;
-  std::string interface;        // bind to it; empty: follow the routes
-  std::string link;             // the interface that has the address, whose state is watched; may be empty
+  std::string interface;  // bind to it; empty: follow the routes
+  std::string link;       // the interface that has the address, whose state is watched; may be empty
   std::uint32_t sockets = 1;
   bool is_any_local = false;
   std::uint32_t buffer_bytes = 8 << 20;
   std::uint32_t send_buffer_bytes = 0;
 };
 
-// Plain, it calls the kernel and counts. What finds no room stays here as bytes, since the user's memory may be gone when
-// room comes.
+// Plain, it calls the kernel and counts. What finds no room stays here as bytes, since the user's memory may be gone
+// when room comes.
 class Plane final : public PacketIo {
  public:
   Plane() { rebuild_chain(); }
@@ -39,10 +39,10 @@ class Plane final : public PacketIo {
   PlaneConfig plan;
   std::uint32_t number = 0;
   std::vector<Socket> sockets;
-  std::uint32_t link_index = 0; // whose state is watched
-  std::uint32_t bound_index = 0; // which the sockets are bound to
-  int blocked_socket = -1;      // the one without room; the plane takes nothing until it has some
-  int watched_socket = -1;      // the one whose room the driver waits for
+  std::uint32_t link_index = 0;   // whose state is watched
+  std::uint32_t bound_index = 0;  // which the sockets are bound to
+  int blocked_socket = -1;        // the one without room; the plane takes nothing until it has some
+  int watched_socket = -1;        // the one whose room the driver waits for
   bool is_blocked() const { return blocked_socket >= 0; }
   bool has_room() const { return !is_blocked() && backlog_.empty(); }
   // Whether GSO batches are given to the kernel whole. Not for a while after it refused one, and then they are tried
@@ -52,9 +52,9 @@ class Plane final : public PacketIo {
 
   // The interface that its packets take, or that has its address. Empty: nobody named it.
   const std::string& link() const { return plan.interface.empty() ? plan.link : plan.interface; }
-  // The interface was made anew under the same name: another index, to which the sockets have yet to be bound. False where
-  // the system refuses that, as it does without CAP_NET_RAW: such sockets reach nobody. Nothing where the system is too
-  // short of something to say: ask again.
+  // The interface was made anew under the same name: another index, to which the sockets have yet to be bound. False
+  // where the system refuses that, as it does without CAP_NET_RAW: such sockets reach nobody. Nothing where the system
+  // is too short of something to say: ask again.
   std::optional<bool> rebind_interface();
   // The socket that carries this EV: the one whose source port it names, or any fixed one.
   std::uint32_t socket_of(std::uint32_t entropy) const {
@@ -88,7 +88,7 @@ class Plane final : public PacketIo {
 
   std::deque<OwnedGsoBatch> backlog_;
   Time tries_gso_at_ = Time::never();
-  Duration gso_pause_{};        // the last one; none since a batch was taken
+  Duration gso_pause_{};  // the last one; none since a batch was taken
   bool has_faults_ = false;
   FaultInjector fault_injector_;
   CaptureTap capture_tap_{*this};

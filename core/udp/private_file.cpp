@@ -46,7 +46,7 @@ int not_opened(int fd, int error, std::string& why) { return not_opened(fd, erro
 int make(const std::string& path, int flags, std::string& why, const std::string& name = "") {
   const int fd = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return not_opened(fd, errno, why);
-  struct stat about {};
+  struct stat about{};
   int error = fstat(fd, &about) == 0 ? 0 : errno;
   const bool is_of_all = !error && about.st_mode & others;
   if (!error && !is_of_all && !name.empty() && std::rename(path.c_str(), name.c_str()) != 0) error = errno;
@@ -60,16 +60,19 @@ int replace(const std::string& path, int flags, std::string& why) {
   std::uint32_t bits = 0;
   if (getrandom(&bits, sizeof bits, 0) != sizeof bits) return not_opened(-1, errno, why);
   const int fd = make(path + "." + std::to_string(bits), flags, why, path);
-  if (fd < 0 && why != of_all) return not_opened(fd, errno, why, "others may open it, and it cannot be replaced (" + why + "): chmod 600 it first");
+  if (fd < 0 && why != of_all)
+    return not_opened(fd, errno, why,
+                      "others may open it, and it cannot be replaced (" + why + "): chmod 600 it first");
   return fd;
 }
 
 // What this process was handed is taken as it is.
 int open_handed(const std::string& path, int flags, OpenMode begins, std::string& why) {
   const int fd = open(path.c_str(), flags);
-  struct stat about {};
+  struct stat about{};
   if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
-  if (begins == OpenMode::truncate && S_ISREG(about.st_mode) && ftruncate(fd, 0) != 0) return not_opened(fd, errno, why);
+  if (begins == OpenMode::truncate && S_ISREG(about.st_mode) && ftruncate(fd, 0) != 0)
+    return not_opened(fd, errno, why);
   return fd;
 }
 
@@ -82,9 +85,10 @@ int open_private_file(const std::string& path, OpenMode begins, std::string& why
   const int fd = open(path.c_str(), flags | O_NOFOLLOW);
   if (fd < 0 && errno == ELOOP) return not_opened(fd, EPERM, why, "it is a symbolic link");
   if (fd < 0 && errno == ENXIO) return not_opened(fd, EPERM, why, "it is no regular file");  // a pipe that nobody reads
-  struct stat about {};
+  struct stat about{};
   if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
-  if (std::string wrong = what_is_wrong(about, begins); !wrong.empty()) return not_opened(fd, EPERM, why, std::move(wrong));
+  if (std::string wrong = what_is_wrong(about, begins); !wrong.empty())
+    return not_opened(fd, EPERM, why, std::move(wrong));
   if (begins == OpenMode::append || !S_ISREG(about.st_mode)) return fd;
   if (about.st_mode & others) {  // somebody may have it open
     close(fd);

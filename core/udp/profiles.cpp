@@ -19,14 +19,17 @@ bool is_wide(const PathProfile& profile) { return profile.evs.is_wide(); }
 
 }  // namespace
 
-std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile, std::uint32_t listed) {
+std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile,
+                                     std::uint32_t listed) {
   const auto evs = proto::view_evs(engine, qpn);
   const auto values = profile.is_wide() ? proto::view_ev_values(engine, qpn) : std::nullopt;
   const proto::EvEntry& entry = profile.entries[listed];
-  const proto::EvPath path = profile.evs.empty() ? proto::EvPath{entry.value} : profile.path_of(profile.evs[listed], listed);
+  const proto::EvPath path = profile.evs.empty() ? proto::EvPath{entry.value}
+                                                 : profile.path_of(profile.evs[listed], listed);
   std::vector<std::uint16_t> found;
   for (std::uint16_t i = 0; evs && i < evs->size(); ++i)
-    if ((*evs)[i].port == entry.port && (values ? (*values)[i] == path.wide : (*evs)[i].value == path.value)) found.push_back(i);
+    if ((*evs)[i].port == entry.port && (values ? (*values)[i] == path.wide : (*evs)[i].value == path.value))
+      found.push_back(i);
   return found;
 }
 
@@ -39,7 +42,8 @@ MaybeError Profiles::known(std::uint32_t number, Profile*& found) {
 
 MaybeError Profiles::add(Profile profile, std::uint32_t& number) {
   const std::lock_guard lock(mutex_);
-  if (profiles_.size() >= most) return moment("profiles", std::to_string(profiles_.size()), "at most " + std::to_string(most) + "; remove one");
+  if (profiles_.size() >= most)
+    return moment("profiles", std::to_string(profiles_.size()), "at most " + std::to_string(most) + "; remove one");
   number = ++last_;
   profiles_.emplace(number, std::move(profile));
   return std::nullopt;
@@ -77,11 +81,15 @@ MaybeError Profiles::write(std::uint32_t number, Profile written) {
   return std::nullopt;
 }
 
-// A format profile gives its EV profiles what they are made of: they take it when they are checked, and it stays as it is.
+// A format profile gives its EV profiles what they are made of: they take it when they are checked, and it stays as it
+// is.
 MaybeError Profiles::check(Profile& profile) {
   if (const auto* format = std::get_if<FormatProfile>(&profile.body)) {
-    if (format->format == wire::EvFormat::srv6 && !carries_srv6_) return proto::refused("format", "srv6", "udp or stev: this device sends no SRv6 packets");
-    const auto invalid = format->widths.empty() ? std::nullopt : wire::validate({format->widths, {}}, wire::format_width(format->format));
+    if (format->format == wire::EvFormat::srv6 && !carries_srv6_)
+      return proto::refused("format", "srv6", "udp or stev: this device sends no SRv6 packets");
+    const auto invalid = format->widths.empty()
+                             ? std::nullopt
+                             : wire::validate({format->widths, {}}, wire::format_width(format->format));
     return invalid ? proto::refused(invalid->field.c_str(), invalid->value, invalid->allowed) : std::nullopt;
   }
   if (const auto* control = std::get_if<proto::CcProfile>(&profile.body)) return proto::validate(*control);
@@ -95,7 +103,8 @@ MaybeError Profiles::check(Profile& profile) {
     paths.evs.layout.widths = format->widths;
   }
   if (paths.evs.layout.fields.empty()) paths.evs.layout.widths.clear();  // an EV is the value itself
-  if (is_wide(paths) && !carries_srv6_) return proto::refused("format", "srv6", "udp or stev: this device sends no SRv6 packets");
+  if (is_wide(paths) && !carries_srv6_)
+    return proto::refused("format", "srv6", "udp or stev: this device sends no SRv6 packets");
   for (const std::uint32_t place : paths.denied)
     if (place >= paths.evs.entries.size()) return proto::refused("denied", place, "places of the list");
   return proto::validate(paths.evs, ports_);
@@ -105,11 +114,14 @@ MaybeError Profiles::check(Profile& profile) {
 MaybeError Profiles::free_to_leave(std::uint32_t number, const Profile& profile) {
   std::size_t users = 0;
   for (const auto& [qpn, given] : assigned_) users += given.evs == number || given.control == number;
-  if (users) return moment("profile", "busy, used by " + std::to_string(users) + " queue pairs", "one that is not in use");
-  if (defaults_.evs == number || defaults_.control == number) return moment("profile", "busy, what queue pairs get that ask for none", "one that is not in use");
+  if (users)
+    return moment("profile", "busy, used by " + std::to_string(users) + " queue pairs", "one that is not in use");
+  if (defaults_.evs == number || defaults_.control == number)
+    return moment("profile", "busy, what queue pairs get that ask for none", "one that is not in use");
   if (!std::holds_alternative<FormatProfile>(profile.body)) return std::nullopt;
   for (const auto& [other, one] : profiles_)
-    if (const auto* paths = std::get_if<PathProfile>(&one.body); paths && paths->format == number && one.state != ProfileState::init)
+    if (const auto* paths = std::get_if<PathProfile>(&one.body);
+        paths && paths->format == number && one.state != ProfileState::init)
       return moment("profile", "busy, the format of profile " + std::to_string(other), "one that is not in use");
   return std::nullopt;
 }
@@ -120,7 +132,10 @@ MaybeError Profiles::move(std::uint32_t number, ProfileState to) {
   Profile* profile = nullptr;
   if (auto v = known(number, profile)) return v;
   const int step = static_cast<int>(to) - static_cast<int>(profile->state);
-  if (step != 1 && step != -1) return moment("state", words(to), profile->state == ProfileState::offline ? "init or online, from offline" : "offline, from " + words(profile->state));
+  if (step != 1 && step != -1)
+    return moment("state", words(to),
+                  profile->state == ProfileState::offline ? "init or online, from offline"
+                                                          : "offline, from " + words(profile->state));
   if (profile->state == ProfileState::init)
     if (auto v = check(*profile)) return v;
   if (profile->state == ProfileState::online)
@@ -133,8 +148,10 @@ MaybeError Profiles::listed(std::uint32_t number, std::uint32_t place, PathProfi
   Profile* profile = nullptr;
   if (auto v = known(number, profile)) return v;
   found = std::get_if<PathProfile>(&profile->body);
-  if (!found || found->evs.mode != proto::EvMode::explicit_) return proto::refused("profile", number, "an EV profile with a list: its mode is explicit");
-  if (place >= found->evs.entries.size()) return proto::refused("ev", place, "below " + std::to_string(found->evs.entries.size()));
+  if (!found || found->evs.mode != proto::EvMode::explicit_)
+    return proto::refused("profile", number, "an EV profile with a list: its mode is explicit");
+  if (place >= found->evs.entries.size())
+    return proto::refused("ev", place, "below " + std::to_string(found->evs.entries.size()));
   return std::nullopt;
 }
 
@@ -154,7 +171,8 @@ MaybeError Profiles::replace(std::uint32_t number, std::uint32_t place, const pr
   const auto* bytes = std::get_if<wire::EvBytes>(&value);
   const auto* whole = std::get_if<std::uint32_t>(&value);
   if (auto v = proto::validate_value(paths->evs, "value", whole ? *whole : 0, bytes)) return v;
-  if (!paths->evs.evs.empty() != (bytes != nullptr)) return proto::refused("value", bytes ? "bytes" : "a number", "of the kind that the list has");
+  if (!paths->evs.evs.empty() != (bytes != nullptr))
+    return proto::refused("value", bytes ? "bytes" : "a number", "of the kind that the list has");
   if (bytes) paths->evs.evs[place] = *bytes;
   else paths->evs.entries[place].value = *whole;
   return std::nullopt;
@@ -162,7 +180,8 @@ MaybeError Profiles::replace(std::uint32_t number, std::uint32_t place, const pr
 
 MaybeError Profiles::online(const char* field, std::uint32_t number, Profile*& found) {
   if (known(number, found)) return proto::refused(field, number, "the number of a profile of this device");
-  if (found->state != ProfileState::online) return moment(field, std::to_string(number) + ", which is " + words(found->state), "a profile that is online");
+  if (found->state != ProfileState::online)
+    return moment(field, std::to_string(number) + ", which is " + words(found->state), "a profile that is online");
   return std::nullopt;
 }
 
@@ -170,9 +189,13 @@ MaybeError Profiles::set_default(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   Profile* profile = nullptr;
   if (auto v = online("profile", number, profile)) return v;
-  if (std::holds_alternative<FormatProfile>(profile->body)) return proto::refused("profile", number, "an EV or CC profile");
+  if (std::holds_alternative<FormatProfile>(profile->body))
+    return proto::refused("profile", number, "an EV or CC profile");
   const auto* paths = std::get_if<PathProfile>(&profile->body);
-  if (paths && is_wide(*paths)) return proto::refused("profile", number, "one whose format is not srv6: such paths lead to one peer, and a queue pair must ask for them");
+  if (paths && is_wide(*paths))
+    return proto::refused(
+        "profile", number,
+        "one whose format is not srv6: such paths lead to one peer, and a queue pair must ask for them");
   (paths ? defaults_.evs : defaults_.control) = number;
   return std::nullopt;
 }

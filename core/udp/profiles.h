@@ -25,9 +25,10 @@ constexpr std::uint32_t bit_of(proto::EvState state) { return 1u << static_cast<
 
 struct PathProfile {
   proto::EvProfile evs;
-  std::uint32_t format = 0;         // a format profile's number; 0: `evs` has it
-  std::set<std::uint32_t> denied;   // places in the list
-  std::uint32_t events = bit_of(proto::EvState::good) | bit_of(proto::EvState::assumed_bad);  // of which states its EVs tell
+  std::uint32_t format = 0;        // a format profile's number; 0: `evs` has it
+  std::set<std::uint32_t> denied;  // places in the list
+  std::uint32_t events = bit_of(proto::EvState::good) |
+                         bit_of(proto::EvState::assumed_bad);  // of which states its EVs tell
 };
 
 struct Profile {
@@ -35,18 +36,20 @@ struct Profile {
   std::variant<FormatProfile, PathProfile, proto::CcProfile> body;
 };
 
-// Which profiles a queue pair asks for. 0: what the controller gives to those that ask for none, if it does; nothing: the
-// caller has its own.
+// Which profiles a queue pair asks for. 0: what the controller gives to those that ask for none, if it does; nothing:
+// the caller has its own.
 struct ProfileChoice {
   std::optional<std::uint32_t> evs;
   std::optional<std::uint32_t> control;
 };
 
-// Where in a queue pair's set the EV is that stands at this place of the profile's list. A set may have it several times, or not.
-std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile, std::uint32_t listed);
+// Where in a queue pair's set the EV is that stands at this place of the profile's list. A set may have it several
+// times, or not.
+std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile,
+                                     std::uint32_t listed);
 
-// All may be called from any thread, and by who has an engine to itself: none is asked for here. Numbers count up from 1, for
-// all kinds together.
+// All may be called from any thread, and by who has an engine to itself: none is asked for here. Numbers count up from
+// 1, for all kinds together.
 class Profiles {
  public:
   struct AssignedIds {
@@ -78,7 +81,8 @@ class Profiles {
   proto::MaybeError clear_default(bool is_control);
   AssignedIds defaults();
 
-  // By who has the queue pair's engine to itself. `take` makes a queue pair of it, or says why not; only then it is in use.
+  // By who has the queue pair's engine to itself. `take` makes a queue pair of it, or says why not; only then it is in
+  // use.
   template <typename Take>
   proto::MaybeError assign(std::uint32_t qpn, const ProfileChoice& choice, Take take) {
     const std::lock_guard lock(mutex_);

@@ -1,32 +1,38 @@
-// Which seal is a peer's: the device's plain one, or that of sessions, where its queue pairs have keys. A peer that was sealed
-// stays so when its last session is gone: then nothing is taken from it, and nothing said.
+// Which seal is a peer's: the device's plain one, or that of sessions, where its queue pairs have keys. A peer that was
+// sealed stays so when its last session is gone: then nothing is taken from it, and nothing said.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "udp/icrc_protector.h"
 #include "udp/aead_protector.h"
+#include "udp/icrc_protector.h"
 
 namespace softmrc::udp {
 
 class ProtectorTable {
  public:
-  ProtectorTable(bool has_icrc, const SealConfig& plan) : plain_(has_icrc ? static_cast<PacketProtector*>(&icrc_) : &blank_), sessions_(plan) {}
+  ProtectorTable(bool has_icrc, const SealConfig& plan)
+      : plain_(has_icrc ? static_cast<PacketProtector*>(&icrc_) : &blank_), sessions_(plan) {}
   ProtectorTable(const ProtectorTable&) = delete;
   ProtectorTable& operator=(const ProtectorTable&) = delete;
 
-  PacketProtector& of(std::uint32_t peer) { return is_sealed(peer) ? static_cast<PacketProtector&>(sessions_) : *plain_; }
+  PacketProtector& of(std::uint32_t peer) {
+    return is_sealed(peer) ? static_cast<PacketProtector&>(sessions_) : *plain_;
+  }
 
   bool is_sealed(std::uint32_t peer) const { return peer < is_sealed_.size() && is_sealed_[peer]; }
   bool has_sessions() const { return sessions_.sessions() > 0; }
-  bool has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const { return sessions_.has_other(qpn, peer, dest_qpn); }
+  bool has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const {
+    return sessions_.has_other(qpn, peer, dest_qpn);
+  }
   void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys) {
     sessions_.add(qpn, peer, dest_qpn, keys);
     mark(peer);
   }
-  // Keys of a queue pair to come with whoever is at a place: from when it is admitted on, nothing of it is taken without a seal.
+  // Keys of a queue pair to come with whoever is at a place: from when it is admitted on, nothing of it is taken
+  // without a seal.
   void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys) {
     sessions_.expect(qpn, place, dest_qpn, keys);
     if (sealed_places_.size() <= place) sealed_places_.resize(place + 1);

@@ -1,6 +1,6 @@
-// From the kernel to datagrams: takes many messages at once, splits the GSO batches that the kernel coalesced (UDP GRO), and
-// says of each packet who sent it and how the network treated it. The packet's bytes stay where the kernel put them
-// until the engine copies them to their final place.
+// From the kernel to datagrams: takes many messages at once, splits the GSO batches that the kernel coalesced (UDP
+// GRO), and says of each packet who sent it and how the network treated it. The packet's bytes stay where the kernel
+// put them until the engine copies them to their final place.
 #pragma once
 
 #include <sys/socket.h>
@@ -28,8 +28,8 @@ class Receiver {
  public:
   Receiver();
 
-  // Takes what waits, up to a batch, counts it, and leaves out what cannot be packets. The messages stay valid until the
-  // next call.
+  // Takes what waits, up to a batch, counts it, and leaves out what cannot be packets. The messages stay valid until
+  // the next call.
   const std::vector<GroBatch>& receive(const Socket& socket, PlaneStats& stats);
   // The last call left more behind, in all likelihood.
   bool may_have_more() const { return may_have_more_; }

@@ -13,7 +13,11 @@ constexpr std::size_t scratch_per_packet = wire::max_header_size + std::max<std:
 }  // namespace
 
 Sender::Sender(const SenderConfig& plan, std::vector<Plane>& planes, const PeerBook& peers, ProtectorTable& seals)
-    : plan_(plan), planes_(planes), peers_(peers), protectors_(seals), packets_(std::make_unique<Pending[]>(batch_packets)) {
+    : plan_(plan),
+      planes_(planes),
+      peers_(peers),
+      protectors_(seals),
+      packets_(std::make_unique<Pending[]>(batch_packets)) {
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     first_queue_.push_back(static_cast<std::uint32_t>(queues_.size()));
     for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s) {
@@ -32,7 +36,8 @@ Sender::Sender(const SenderConfig& plan, std::vector<Plane>& planes, const PeerB
 
 std::uint8_t Sender::tos_of(proto::TrafficClass traffic_class) const {
   const std::uint8_t ecn = plan_.ecn ? 2 : 0;
-  if (const auto own = proto::dscp_of(traffic_class)) [[unlikely]] return static_cast<std::uint8_t>(*own << 2 | ecn);
+  if (const auto own = proto::dscp_of(traffic_class)) [[unlikely]]
+    return static_cast<std::uint8_t>(*own << 2 | ecn);
   switch (traffic_class) {
     case proto::TrafficClass::data: return static_cast<std::uint8_t>(plan_.dscp.trimmable << 2 | ecn);
     case proto::TrafficClass::data_no_trim: return static_cast<std::uint8_t>(plan_.dscp.no_trim << 2 | ecn);
@@ -65,14 +70,17 @@ void Sender::make_room_for_payloads() {
 }
 
 // Not behind a packet that is shorter than the others.
-bool Sender::joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) const {
+bool Sender::joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size,
+                        std::uint8_t tos) const {
   if (batches_.empty() || !plane.has_gso) return false;
   const GsoBatch& batch = batches_.back();
-  return batch.address == &peer.address && batch.tos == tos && size <= batch.segment && batch.bytes == batch.packets * batch.segment &&
-         batch.packets < max_gso_segments && batch.bytes + size <= max_gso_bytes && last_wide_ == transmit.wide;
+  return batch.address == &peer.address && batch.tos == tos && size <= batch.segment &&
+         batch.bytes == batch.packets * batch.segment && batch.packets < max_gso_segments &&
+         batch.bytes + size <= max_gso_bytes && last_wide_ == transmit.wide;
 }
 
-GsoBatch& Sender::start_batch(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) {
+GsoBatch& Sender::start_batch(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size,
+                              std::uint8_t tos) {
   GsoBatch batch;
   batch.to = &peer.to;
   if (transmit.wide) {
@@ -96,8 +104,9 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
   const PeerPlane& peer = peers_.plane(transmit.peer, queue.plane);
   std::uint8_t* front = scratch_.data() + scratch_used_;
   const auto header_size = static_cast<std::uint32_t>(wire::emit_headers(transmit.packet, front));
-  OutgoingPacket packet{transmit, plane.plan.address, plane.sockets[queue.socket].port(), peer, front, header_size,
-                  write ? write->payload : nullptr, write ? write->payload_size : 0};
+  OutgoingPacket packet{
+      transmit, plane.plan.address, plane.sockets[queue.socket].port(), peer,
+      front,    header_size,        write ? write->payload : nullptr,   write ? write->payload_size : 0};
   if (!protectors_.of(transmit.peer).seal(now, packet)) [[unlikely]] {
     ++planes_[queue.plane].stats.keyless;
     return 0;
@@ -124,8 +133,8 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
   return size;
 }
 
-// A few GSO batches leave at once, which saves calls; not more, since the checksum has just brought their payloads into the cache
-// that the kernel's copy will read them from.
+// A few GSO batches leave at once, which saves calls; not more, since the checksum has just brought their payloads into
+// the cache that the kernel's copy will read them from.
 void Sender::send_queue(SocketQueue& queue, Time now) {
   std::size_t gathered = 0;
   for (std::uint32_t at = queue.first; at != none; at = packets_[at].next) {
@@ -142,7 +151,8 @@ void Sender::send_queue(SocketQueue& queue, Time now) {
 
 // Data first: acknowledgements alone would wake a peer that waits for the data.
 void Sender::flush(Time now) {
-  if (protectors_.has_sessions() && scratch_.size() < max_gathered_bytes) [[unlikely]] make_room_for_payloads();
+  if (protectors_.has_sessions() && scratch_.size() < max_gathered_bytes) [[unlikely]]
+    make_room_for_payloads();
   for (const bool control : {false, true}) {
     for (std::uint32_t at : active_) {
       SocketQueue& queue = queues_[at];

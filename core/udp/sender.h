@@ -1,5 +1,6 @@
-// From Transmits to GSO batches. A batch is gathered first and then sent socket by socket, so that packets which share a
-// path leave as one GSO batch (UDP GSO) even where the spraying alternates paths with every packet. Order on a path is kept.
+// From Transmits to GSO batches. A batch is gathered first and then sent socket by socket, so that packets which share
+// a path leave as one GSO batch (UDP GSO) even where the spraying alternates paths with every packet. Order on a path
+// is kept.
 //
 //   a GSO batch:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
 //   sealed:   header payload tag header payload tag                       all of it copied, and hidden, into ours
@@ -9,10 +10,10 @@
 #include <vector>
 
 #include "proto/transmit.h"
+#include "udp/gso.h"
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/protector_table.h"
-#include "udp/gso.h"
 #include "wire/frame.h"
 
 namespace softmrc::udp {
@@ -56,7 +57,8 @@ class Sender {
   std::uint8_t tos_of(proto::TrafficClass traffic_class) const;
   // Returns the packet's size.
   std::uint32_t append(const SocketQueue& queue, const proto::Transmit& transmit, Time now);
-  bool joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) const;
+  bool joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size,
+                  std::uint8_t tos) const;
   GsoBatch& start_batch(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos);
   void send_queue(SocketQueue& queue, Time now);
   void make_room_for_payloads();
@@ -69,16 +71,16 @@ class Sender {
   std::unique_ptr<Pending[]> packets_;
   std::uint32_t count_ = 0;
   std::vector<SocketQueue> queues_;
-  std::vector<std::uint32_t> first_queue_;   // of each plane
+  std::vector<std::uint32_t> first_queue_;  // of each plane
   std::vector<std::uint32_t> active_;
 
   // The GSO batches being built for one socket.
   std::vector<GsoBatch> batches_;
-  const wire::EvBytes* last_wide_ = nullptr;   // the SRv6 path of the last one, or none
+  const wire::EvBytes* last_wide_ = nullptr;  // the SRv6 path of the last one, or none
   std::vector<iovec> pieces_;
   std::vector<std::uint8_t> scratch_;
   std::size_t scratch_used_ = 0;
-  std::vector<Destination> along_;             // where batches go that take an SRv6 path
+  std::vector<Destination> along_;  // where batches go that take an SRv6 path
 };
 
 }  // namespace softmrc::udp

@@ -171,7 +171,8 @@ bool Socket::next_error(SendError& out) const {
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   if (recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
-    int_option(fd_, SOL_SOCKET, SO_ERROR);  // of a report that found no room in the queue; unread, it would wake us for ever
+    int_option(fd_, SOL_SOCKET,
+               SO_ERROR);  // of a report that found no room in the queue; unread, it would wake us for ever
     return false;
   }
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
@@ -179,9 +180,10 @@ bool Socket::next_error(SendError& out) const {
     if (!v4 && !(c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR)) continue;
     sock_extended_err error;
     std::memcpy(&error, CMSG_DATA(c), sizeof error);
-    out.is_port_unreachable =
-        v4 ? error.ee_origin == SO_EE_ORIGIN_ICMP && error.ee_type == ICMP_DEST_UNREACH && error.ee_code == ICMP_PORT_UNREACH
-           : error.ee_origin == SO_EE_ORIGIN_ICMP6 && error.ee_type == ICMP6_DST_UNREACH && error.ee_code == ICMP6_DST_UNREACH_NOPORT;
+    out.is_port_unreachable = v4 ? error.ee_origin == SO_EE_ORIGIN_ICMP && error.ee_type == ICMP_DEST_UNREACH &&
+                                       error.ee_code == ICMP_PORT_UNREACH
+                                 : error.ee_origin == SO_EE_ORIGIN_ICMP6 && error.ee_type == ICMP6_DST_UNREACH &&
+                                       error.ee_code == ICMP6_DST_UNREACH_NOPORT;
   }
   return true;
 }

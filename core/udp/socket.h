@@ -1,5 +1,5 @@
-// One UDP socket of a plane, set up the way the driver needs it: bound to an address and an interface, with big buffers,
-// the kernel's segmentation (GSO) and coalescing (GRO) where they exist, and ECN and DSCP seen on the way in.
+// One UDP socket of a plane, set up the way the driver needs it: bound to an address and an interface, with big
+// buffers, the kernel's segmentation (GSO) and coalescing (GRO) where they exist, and ECN and DSCP seen on the way in.
 // Decides options; what is sent and received through it is the sender's and the receiver's.
 #pragma once
 
@@ -25,14 +25,14 @@ std::string text_of(const wire::Address& address);
 
 struct SocketConfig {
   wire::Address address;
-  std::uint32_t scope_id = 0;       // of a link-local IPv6 address
-  std::uint16_t port = 0;           // 0: any
-  std::string interface;            // empty: wherever the routes lead
-  bool receives = true;             // false: everything that arrives is dropped by the kernel
-  bool is_any_local = false;        // the address may belong to a routed prefix rather than to an interface
+  std::uint32_t scope_id = 0;  // of a link-local IPv6 address
+  std::uint16_t port = 0;      // 0: any
+  std::string interface;       // empty: wherever the routes lead
+  bool receives = true;        // false: everything that arrives is dropped by the kernel
+  bool is_any_local = false;   // the address may belong to a routed prefix rather than to an interface
   std::uint32_t buffer_bytes = 8 << 20;
   std::uint32_t send_buffer_bytes = 0;  // 0: an eighth of buffer_bytes
-  std::uint8_t tos = 0;             // of packets that do not say otherwise
+  std::uint8_t tos = 0;                 // of packets that do not say otherwise
 };
 
 // What became of a packet that was sent earlier, as the network or the kernel reported it.

@@ -1,6 +1,6 @@
 // Look once more, or sleep? Looking at idle sockets saves the time it takes to fall asleep and wake up, and costs a
-// processor that others may want. So it is done for a moment only, where work has been coming often enough, and not for a
-// while after somebody else took the processor in the midst of it.
+// processor that others may want. So it is done for a moment only, where work has been coming often enough, and not for
+// a while after somebody else took the processor in the midst of it.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class Spin {
   static constexpr Duration rest = milliseconds(100);
 
   Duration longest_;
-  Duration usual_gap_{0};      // between two pieces of work, smoothed
+  Duration usual_gap_{0};  // between two pieces of work, smoothed
   Time busy_at_{};
   Time rests_until_{};
 };

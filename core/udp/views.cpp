@@ -61,7 +61,8 @@ std::vector<PlaneView> view_planes(Device& device) {
 std::vector<LaneView> view_lanes(Device& device) {
   std::vector<LaneView> views;
   device.for_each_lane([&](Lane& lane) {
-    views.push_back(lane.with_engine([&](proto::Endpoint& e, Time) { return LaneView{e.stats(), lane.stats(), e.queue_pairs()}; }));
+    views.push_back(
+        lane.with_engine([&](proto::Endpoint& e, Time) { return LaneView{e.stats(), lane.stats(), e.queue_pairs()}; }));
   });
   return views;
 }

@@ -1,5 +1,5 @@
-// A device's tables, copied for whoever wants to know. Each visits one lane after the other, and holds up none for longer
-// than the copy takes.
+// A device's tables, copied for whoever wants to know. Each visits one lane after the other, and holds up none for
+// longer than the copy takes.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct PlaneView {
   bool is_admin_up = false;
   bool is_link_up = false;
   std::uint32_t link_index = 0;
-  std::uint32_t path_mtu = 0;   // see Device
+  std::uint32_t path_mtu = 0;  // see Device
   std::string interface;
   std::vector<std::uint16_t> source_ports;
   int receive_buffer_bytes = 0;

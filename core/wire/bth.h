@@ -56,11 +56,11 @@ struct Bth {
   std::uint8_t pad = 0;      // bytes of padding after the payload, 0..3
   std::uint8_t version = 0;  // tver
   std::uint16_t p_key = 0xFFFF;
-  std::uint32_t dqp = 0;     // 24 bits
+  std::uint32_t dqp = 0;  // 24 bits
   bool ack_request = false;
   bool retransmission = false;
   bool timestamped = false;
-  std::uint32_t psn = 0;     // 24 bits
+  std::uint32_t psn = 0;  // 24 bits
 
   bool operator==(const Bth&) const = default;
 

@@ -13,9 +13,9 @@
 // EETH is 36 bytes: byte 1 holds the op in bits 3:2 (readers disagree; bits 5:4 are accepted too), byte 28 on holds the
 // request's timestamp, byte 32 on how long the answer was in the making, everything else is reserved.
 //
-// Where both ends agreed on keys, eight bytes follow either header. Of a port status update they are the key that its receiver
-// gave to its sender; of an EV probe that asks for proof of an address, a nonce that its answer repeats. Neither is zero, so
-// that a zero says that there is none.
+// Where both ends agreed on keys, eight bytes follow either header. Of a port status update they are the key that its
+// receiver gave to its sender; of an EV probe that asks for proof of an address, a nonce that its answer repeats.
+// Neither is zero, so that a zero says that there is none.
 #pragma once
 
 #include <cstring>

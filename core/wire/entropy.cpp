@@ -14,12 +14,14 @@ InvalidArgument invalid_field(std::size_t i, const char* member, std::uint64_t v
 std::optional<InvalidArgument> validate_field(std::size_t i, const EvField& f, unsigned format_width) {
   if (f.width == 0 || f.width > max_field_bits) return invalid_field(i, "width", f.width, "1 to 32 bits");
   if (f.width > format_width)
-    return invalid_field(i, "width", f.width, "at most widths[" + std::to_string(i) + "] = " + std::to_string(format_width));
+    return invalid_field(i, "width", f.width,
+                         "at most widths[" + std::to_string(i) + "] = " + std::to_string(format_width));
   const std::uint32_t most = ones(f.width);
   if (f.init_val > most) return invalid_field(i, "init_val", f.init_val, up_to(most));
   if (f.mask > most) return invalid_field(i, "mask", f.mask, up_to(most));
   const auto bits = static_cast<unsigned>(std::popcount(f.mask));
-  if (f.max > ones(bits)) return invalid_field(i, "max", f.max, up_to(ones(bits)) + ", the mask has " + std::to_string(bits) + " bits");
+  if (f.max > ones(bits))
+    return invalid_field(i, "max", f.max, up_to(ones(bits)) + ", the mask has " + std::to_string(bits) + " bits");
   if (f.min > f.max) return invalid_field(i, "min", f.min, up_to(f.max) + ", no more than max");
   return std::nullopt;
 }
@@ -39,7 +41,8 @@ std::optional<InvalidArgument> validate_widths(std::span<const std::uint8_t> wid
       return InvalidArgument{"widths[" + std::to_string(i) + "]", std::to_string(widths[i]), "1 to 32 bits"};
     total += widths[i];
   }
-  if (widths.empty() || total > 32) return InvalidArgument{"widths", std::to_string(total) + " bits", "1 to 32 bits in all"};
+  if (widths.empty() || total > 32)
+    return InvalidArgument{"widths", std::to_string(total) + " bits", "1 to 32 bits in all"};
   return std::nullopt;
 }
 
@@ -63,7 +66,7 @@ std::optional<InvalidArgument> validate(const EvLayout& layout, unsigned room) {
     return InvalidArgument{"widths", std::to_string(total) + " bits", "1 to " + std::to_string(room) + " bits in all"};
   if (fields.size() > widths.size())
     return InvalidArgument{"fields", std::to_string(fields.size()) + " entries",
-                   "at most one for each of the " + std::to_string(widths.size()) + " widths"};
+                           "at most one for each of the " + std::to_string(widths.size()) + " widths"};
   for (std::size_t i = 0; i < fields.size(); ++i)
     if (auto invalid = validate_field(i, fields[i], widths[i])) return invalid;
   return std::nullopt;
@@ -107,10 +110,11 @@ EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried) {
 }
 
 std::optional<InvalidArgument> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
-                                 std::uint32_t& ev) {
+                                         std::uint32_t& ev) {
   if (auto invalid = validate_widths(widths)) return invalid;
   if (values.size() != widths.size())
-    return InvalidArgument{"values", std::to_string(values.size()) + " entries", std::to_string(widths.size()) + " entries"};
+    return InvalidArgument{"values", std::to_string(values.size()) + " entries",
+                           std::to_string(widths.size()) + " entries"};
   std::uint64_t packed = 0;
   unsigned left = 32;
   for (std::size_t i = 0; i < widths.size(); ++i) {
@@ -124,7 +128,7 @@ std::optional<InvalidArgument> pack_stev(std::span<const std::uint8_t> widths, s
 }
 
 std::optional<InvalidArgument> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
-                                   std::vector<std::uint32_t>& values) {
+                                           std::vector<std::uint32_t>& values) {
   if (auto invalid = validate_widths(widths)) return invalid;
   values.clear();
   unsigned left = 32;
@@ -153,8 +157,10 @@ std::optional<InvalidArgument> ev_of_path(const Path& path, EvBytes& out) {
   std::memcpy(out.data(), path.destination.data(), 16);
   if (!path.srh) return std::nullopt;
   if (path.srh->count != 1 || path.srh->segments_left != 1)
-    return InvalidArgument{"path", std::to_string(path.srh->count) + " segments, " + std::to_string(path.srh->segments_left) + " of them left",
-                   "a destination and at most one segment, which is left"};
+    return InvalidArgument{
+        "path",
+        std::to_string(path.srh->count) + " segments, " + std::to_string(path.srh->segments_left) + " of them left",
+        "a destination and at most one segment, which is left"};
   std::memcpy(out.data() + 16, path.srh->segments[0].data(), 16);
   return std::nullopt;
 }

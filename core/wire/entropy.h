@@ -8,7 +8,8 @@
 //
 // Formats: UDP, the source port alone; STEV, a structured value with a subfield for each tier; SRV6, an outer
 // destination address, and the segment of an SRH behind it. In SRV6 the 32-bit EV is the number of a wider value.
-// A controller's EV is a string of up to 256 bits, of which field descriptors make what the network reads: see `expand`.
+// A controller's EV is a string of up to 256 bits, of which field descriptors make what the network reads: see
+// `expand`.
 // spec: entropy-split ev-formats ev-expansion
 #pragma once
 
@@ -83,9 +84,9 @@ EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried);
 
 // A structured EV: subfields side by side from the most significant bit down, the rest zero (the same rule).
 std::optional<InvalidArgument> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
-                                 std::uint32_t& ev);
+                                         std::uint32_t& ev);
 std::optional<InvalidArgument> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
-                                   std::vector<std::uint32_t>& values);
+                                           std::vector<std::uint32_t>& values);
 
 // The path that an expanded value of the SRV6 format names: a destination, and a segment to go on to if there is one.
 Path path_of(const EvBytes& expanded);

@@ -86,7 +86,7 @@ struct Layout {
   bool has_outer = false;
   std::size_t inner = 0;
   std::size_t udp = 0;
-  std::size_t end = 0;    // of the inner IP packet
+  std::size_t end = 0;  // of the inner IP packet
 };
 
 struct Reader {
@@ -230,13 +230,15 @@ ParseError read_sealed(Bytes bytes, Frame& out) {
   headers[1] &= 0xF0;
   out.sealed = SealHeader::parse(bytes.data() + clear);
   const bool is_data = is_write(static_cast<Opcode>(bytes[0]));
-  if (out.trimmed || !is_data) return parse({headers.data(), clear}, {.has_icrc = false, .trimmed = out.trimmed}, out.packet);
+  if (out.trimmed || !is_data)
+    return parse({headers.data(), clear}, {.has_icrc = false, .trimmed = out.trimmed}, out.packet);
   const std::size_t imm = has_imm(static_cast<Opcode>(bytes[0])) ? 4 : 0;
   const std::size_t hidden = bytes.size() - clear - seal_front - seal_tag_size;
   if (hidden < imm) return ParseError::truncated;
   const ParseOptions options{.has_icrc = false, .elided_payload = static_cast<std::uint32_t>(hidden - imm)};
   const ParseError refusal = parse({headers.data(), clear + imm}, options, out.packet);
-  if (refusal == ParseError::none && hidden > imm) std::get<Write>(out.packet.body).payload = bytes.data() + clear + seal_front + imm;
+  if (refusal == ParseError::none && hidden > imm)
+    std::get<Write>(out.packet.body).payload = bytes.data() + clear + seal_front + imm;
   return refusal;
 }
 
@@ -256,8 +258,9 @@ FrameResult Reader::read() {
   if (const FrameError refusal = read_layers(); refusal != FrameError::none) return {refusal};
   out.trimmed = options.dscp.was_trimmed(out.dscp) || (out.outer && options.dscp.was_trimmed(out.outer->dscp));
   const bool is_closed_by_key = is_sealed(payload());
-  const ParseError packet = is_closed_by_key ? read_sealed(payload(), out)
-                                          : parse(payload(), {.has_icrc = !out.trimmed, .trimmed = out.trimmed}, out.packet);
+  const ParseError packet = is_closed_by_key
+                                ? read_sealed(payload(), out)
+                                : parse(payload(), {.has_icrc = !out.trimmed, .trimmed = out.trimmed}, out.packet);
   if (packet != ParseError::none) return {FrameError::bad_packet, packet};
   if (!out.trimmed && !is_closed_by_key) out.icrc = has_good_icrc(out, payload()) ? Sum::good : Sum::bad;
   return {};
@@ -296,16 +299,13 @@ std::uint8_t dscp_of(const Packet& packet, const DscpMap& map) {
     case Opcode::write_last:
     case Opcode::write_last_imm:
     case Opcode::write_only:
-    case Opcode::write_only_imm:
-      return packet.bth.retransmission ? map.trimmable_retx : map.trimmable;
+    case Opcode::write_only_imm: return packet.bth.retransmission ? map.trimmable_retx : map.trimmable;
     case Opcode::probe:
-    case Opcode::endpoint_request:
-      return map.no_trim;
+    case Opcode::endpoint_request: return map.no_trim;
     case Opcode::acknowledge:
     case Opcode::endpoint_response:
     case Opcode::sack:
-    case Opcode::nack:
-      return map.control;
+    case Opcode::nack: return map.control;
   }
   return map.no_trim;
 }
@@ -376,7 +376,8 @@ std::size_t trim(MutableBytes frame, bool last_hop, const FrameOptions& options)
 
   const std::uint8_t dscp = last_hop ? options.dscp.trimmed_last_hop : options.dscp.trimmed;
   const Layout& at = reader.at;
-  const std::size_t end = at.udp + udp_size + through_reth(found.packet.bth.timestamped) + (found.sealed ? seal_front : 0);
+  const std::size_t end = at.udp + udp_size + through_reth(found.packet.bth.timestamped) +
+                          (found.sealed ? seal_front : 0);
   std::uint8_t* p = frame.data();
   store16(p + at.udp + 4, static_cast<std::uint32_t>(end - at.udp));
   store16(p + at.udp + 6, 0);

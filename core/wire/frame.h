@@ -55,17 +55,17 @@ struct Frame {
   Mac destination_mac{};
   std::optional<Outer> outer;
   Route route;
-  std::uint32_t flow_label = 0;       // 20 bits, IPv6 only
-  std::uint16_t identification = 0;   // IPv4 only, like the next
+  std::uint32_t flow_label = 0;      // 20 bits, IPv6 only
+  std::uint16_t identification = 0;  // IPv4 only, like the next
   bool dont_fragment = true;
   std::uint8_t dscp = 0;
   Ecn ecn = Ecn::capable_0;
   std::uint8_t hop_limit = 64;
-  bool trimmed = false;               // headers end with RETH, there is no ICRC
+  bool trimmed = false;  // headers end with RETH, there is no ICRC
   Packet packet;
 
-  // Set by parse where the packet is sealed. `packet` then has the headers, which are in the clear, an immediate of 0, and for a
-  // payload bytes that only the peer can make sense of.
+  // Set by parse where the packet is sealed. `packet` then has the headers, which are in the clear, an immediate of 0,
+  // and for a payload bytes that only the peer can make sense of.
   std::optional<SealHeader> sealed;
   Sum icrc = Sum::absent;        // found by parse; emit always writes a good one
   Sum udp_checksum = Sum::good;  // found by parse; emit writes one unless this is absent or the frame is trimmed
@@ -85,19 +85,19 @@ struct Frame {
 
 enum class FrameError : std::uint8_t {
   none,
-  truncated_link,      // shorter than an Ethernet header
-  not_ip,              // another EtherType, or an IP version that is neither 4 nor 6
-  truncated_ip,        // fewer bytes than the IP header or its length field calls for
-  bad_ip_header,       // IPv4 options, or the bit that must be zero
+  truncated_link,  // shorter than an Ethernet header
+  not_ip,          // another EtherType, or an IP version that is neither 4 nor 6
+  truncated_ip,    // fewer bytes than the IP header or its length field calls for
+  bad_ip_header,   // IPv4 options, or the bit that must be zero
   bad_ip_checksum,
-  bad_ip_length,       // the length field leaves no room for what must follow
+  bad_ip_length,  // the length field leaves no room for what must follow
   fragment,
-  bad_srh,             // a routing header that is not a well-formed SRH
-  srh_without_inner,   // an SRH that is followed by no second IP header
+  bad_srh,            // a routing header that is not a well-formed SRH
+  srh_without_inner,  // an SRH that is followed by no second IP header
   not_udp,
   wrong_port,
-  bad_udp_length,      // differs from what IP carries
-  bad_packet,          // see the packet's own refusal
+  bad_udp_length,  // differs from what IP carries
+  bad_packet,      // see the packet's own refusal
 };
 
 struct FrameResult {
@@ -109,7 +109,7 @@ struct FrameResult {
 };
 
 struct FrameOptions {
-  bool has_link_header = true;  // false: the bytes begin with an IP header
+  bool has_link_header = true;                // false: the bytes begin with an IP header
   std::uint16_t udp_port = default_udp_port;  // 0: whichever
   DscpMap dscp;
 };
@@ -130,9 +130,9 @@ std::size_t frame_size(const Frame& frame);
 // Writes the frame and returns its size; 0 when `out` is too small or a length field cannot say so much.
 std::size_t emit_frame(const Frame& frame, MutableBytes out);
 
-// What a switch does to a frame that finds no room: cut it after RETH (of a sealed one after the tag of its headers), rewrite all lengths, mark it TRIMMED in every IP
-// header (the outer one may be gone when it arrives), and drop the UDP checksum. Works in place; returns the new size,
-// or 0 when the frame is not one that may be trimmed.
+// What a switch does to a frame that finds no room: cut it after RETH (of a sealed one after the tag of its headers),
+// rewrite all lengths, mark it TRIMMED in every IP header (the outer one may be gone when it arrives), and drop the UDP
+// checksum. Works in place; returns the new size, or 0 when the frame is not one that may be trimmed.
 std::size_t trim(MutableBytes frame, bool last_hop, const FrameOptions& options = {});
 
 }  // namespace softmrc::wire

@@ -188,7 +188,8 @@ SOFTMRC_WIDE inline __m512i fold_wide(__m512i x, __m512i by, __m512i next) {
 SOFTMRC_WIDE std::uint32_t update_wide(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
   constexpr int lanes = 8;
   constexpr std::size_t step = 64 * lanes;
-  constexpr std::size_t ahead = 2048;  // the processor's own guess ends with a page; what lies behind the message is mostly the next
+  constexpr std::size_t ahead =
+      2048;  // the processor's own guess ends with a page; what lies behind the message is mostly the next
   __m512i lane[lanes];
   for (int i = 0; i < lanes; ++i) lane[i] = load512(p + 64 * i);
   lane[0] = _mm512_xor_si512(lane[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));

@@ -29,7 +29,8 @@ std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, CrcMethod method = 
 
 // The register after everything in front of the UDP payload. It is the same for all packets of one flow and size, so a
 // sender of many may keep it; what follows goes through crc32_update, with byte 4 of BTH as ones.
-std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size, std::uint32_t ipv4_identity = default_ipv4_identity);
+std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size,
+                        std::uint32_t ipv4_identity = default_ipv4_identity);
 constexpr std::size_t icrc_masked_byte = 4;  // of BTH: the bits that InfiniBand gave to congestion marks
 
 // Whether `udp_payload`, a whole packet with its ICRC, agrees with the register that icrc_seed gave for its size.

@@ -41,8 +41,14 @@ struct Nack {
 
   bool operator==(const Nack&) const = default;
   static Nack parse(const std::uint8_t* p) {
-    return {static_cast<NackReason>(p[2]), p[3], load32(p + 4), load16(p + 8), load16(p + 10), load24(p + 13),
-            static_cast<std::uint8_t>(p[16] & 0x0F), load16(p + 18)};
+    return {static_cast<NackReason>(p[2]),
+            p[3],
+            load32(p + 4),
+            load16(p + 8),
+            load16(p + 10),
+            load24(p + 13),
+            static_cast<std::uint8_t>(p[16] & 0x0F),
+            load16(p + 18)};
   }
   void emit(std::uint8_t* p) const {
     store16(p, 0);

@@ -86,21 +86,15 @@ ParseError parse(Bytes bytes, const ParseOptions& options, Packet& out) {
     case Opcode::write_last:
     case Opcode::write_last_imm:
     case Opcode::write_only:
-    case Opcode::write_only_imm:
-      return parse_write(p, size, options, out);
-    case Opcode::acknowledge:
-      return parse_control<Aeth>(p, size, options, out);
+    case Opcode::write_only_imm: return parse_write(p, size, options, out);
+    case Opcode::acknowledge: return parse_control<Aeth>(p, size, options, out);
     case Opcode::sack:
       if (ParseError r = parse_control<Sack>(p, size, options, out); r != ParseError::none) return r;
       return std::get<Sack>(out.body).mark > Mark::always_skip ? ParseError::bad_field : ParseError::none;
-    case Opcode::nack:
-      return parse_control<Nack>(p, size, options, out);
-    case Opcode::probe:
-      return parse_control<Probe>(p, size, options, out);
-    case Opcode::endpoint_request:
-      return parse_endpoint_op<EndpointRequest>(p, size, options, out);
-    case Opcode::endpoint_response:
-      return parse_endpoint_op<EndpointResponse>(p, size, options, out);
+    case Opcode::nack: return parse_control<Nack>(p, size, options, out);
+    case Opcode::probe: return parse_control<Probe>(p, size, options, out);
+    case Opcode::endpoint_request: return parse_endpoint_op<EndpointRequest>(p, size, options, out);
+    case Opcode::endpoint_response: return parse_endpoint_op<EndpointResponse>(p, size, options, out);
   }
   return ParseError::unknown_opcode;
 }

@@ -35,20 +35,20 @@ struct Packet {
 
 enum class ParseError : std::uint8_t {
   none,
-  truncated,       // shorter than its headers
+  truncated,  // shorter than its headers
   unknown_opcode,
-  bad_version,     // tver is not 0
-  bad_padding,     // pad bits disagree with the length
-  trailing_bytes,  // a control packet longer than its headers
-  trimmed_control, // marked as trimmed, but no write
-  bad_field,       // a field holds a value that has no meaning
+  bad_version,      // tver is not 0
+  bad_padding,      // pad bits disagree with the length
+  trailing_bytes,   // a control packet longer than its headers
+  trimmed_control,  // marked as trimmed, but no write
+  bad_field,        // a field holds a value that has no meaning
 };
 
 // How the bytes at hand relate to the packet that was sent.
 struct ParseOptions {
-  bool has_icrc = true;             // four bytes of ICRC end the span; they are not looked at here
-  bool trimmed = false;             // a switch cut everything after RETH
-  std::uint32_t elided_payload = 0; // so many payload bytes were sent but are not in the span
+  bool has_icrc = true;              // four bytes of ICRC end the span; they are not looked at here
+  bool trimmed = false;              // a switch cut everything after RETH
+  std::uint32_t elided_payload = 0;  // so many payload bytes were sent but are not in the span
 };
 
 // Reads one packet. Any bytes are either understood or refused; `out` is unspecified when refused.

@@ -92,8 +92,7 @@ PcapngWriter::PcapngWriter(std::string_view application) {
   block.option(shb_application, application).option(opt_end, {}).close();
 }
 
-std::uint32_t PcapngWriter::add_interface(std::string_view name, std::string_view description,
-                                          std::uint16_t linktype) {
+std::uint32_t PcapngWriter::add_interface(std::string_view name, std::string_view description, std::uint16_t linktype) {
   Block block(bytes_, interface_block);
   block.u16(linktype).u16(0).u32(0);  // no limit on the captured length
   block.option(if_name, name);

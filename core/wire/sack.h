@@ -32,8 +32,8 @@ struct CcState {
   std::uint16_t tx_timestamp = 0;  // of the packet that triggered the SACK
   std::uint16_t ooo_count = 0;     // 15 bits
   bool restore_cwnd = false;
-  std::uint8_t rcv_cwnd_pen = 0;   // 7 bits
-  std::uint32_t rcvd_bytes = 0;    // 24 bits, units of 256 B, rounded up
+  std::uint8_t rcv_cwnd_pen = 0;  // 7 bits
+  std::uint32_t rcvd_bytes = 0;   // 24 bits, units of 256 B, rounded up
 
   bool operator==(const CcState&) const = default;
   static CcState parse(const std::uint8_t* p) {
@@ -57,9 +57,9 @@ struct Sack {
   std::uint32_t entropy = 0;
   std::uint16_t spdcid = 0;
   std::uint16_t dpdcid = 0;
-  std::uint32_t cack_psn = 0;       // 24 bits
-  std::uint8_t cc_flags = 0;        // 4 bits
-  std::uint8_t mpr = 0;             // units of 128 PSNs; 0: dynamic MPR is off
+  std::uint32_t cack_psn = 0;  // 24 bits
+  std::uint8_t cc_flags = 0;   // 4 bits
+  std::uint8_t mpr = 0;        // units of 128 PSNs; 0: dynamic MPR is off
   std::int16_t sack_offset = 0;
   std::uint64_t bitmap = 0;
   CcState cc;

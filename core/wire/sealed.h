@@ -11,8 +11,9 @@
 //          |                                                               |
 //          +---------------------------------------------------------------+
 //
-// BTH says so by its version, 1 instead of 0, so that who knows nothing of it refuses it. A switch that trims cuts behind
-// the header tag, which vouches for all that is in front of it. Decides offsets and sizes; who may open it is seal/'s.
+// BTH says so by its version, 1 instead of 0, so that who knows nothing of it refuses it. A switch that trims cuts
+// behind the header tag, which vouches for all that is in front of it. Decides offsets and sizes; who may open it is
+// seal/'s.
 // spec: sealed-layout
 #pragma once
 
@@ -55,8 +56,8 @@ constexpr std::size_t through_reth(bool timestamped) {
   return Bth::size + Meth::size + (timestamped ? Timestamp::size : 0) + Reth::size;
 }
 
-// The headers in the clear of a sealed packet, in front of KEY; 0 when the bytes are too few for what must follow them, or
-// more than any headers are: nobody is to have us look at those.
+// The headers in the clear of a sealed packet, in front of KEY; 0 when the bytes are too few for what must follow them,
+// or more than any headers are: nobody is to have us look at those.
 inline std::size_t clear_size(Bytes packet, bool is_trimmed) {
   if (!is_sealed(packet)) return 0;
   if (is_write(static_cast<Opcode>(packet[0]))) {
@@ -64,7 +65,9 @@ inline std::size_t clear_size(Bytes packet, bool is_trimmed) {
     return packet.size() < clear + seal_front + (is_trimmed ? 0 : seal_tag_size) ? 0 : clear;
   }
   constexpr std::size_t behind = SealHeader::size + seal_tag_size;
-  return is_trimmed || packet.size() < Bth::size + behind || packet.size() > max_header_size + behind ? 0 : packet.size() - behind;
+  return is_trimmed || packet.size() < Bth::size + behind || packet.size() > max_header_size + behind
+             ? 0
+             : packet.size() - behind;
 }
 
 }  // namespace softmrc::wire

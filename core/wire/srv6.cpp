@@ -11,7 +11,8 @@ std::string nth(const char* what, std::size_t i) { return std::string(what) + "[
 
 std::optional<InvalidArgument> check_usids(std::span<const std::uint16_t> usids, std::size_t most) {
   if (usids.empty() || usids.size() > most)
-    return InvalidArgument{"usids", std::to_string(usids.size()) + " entries", "1 to " + std::to_string(most) + " entries"};
+    return InvalidArgument{"usids", std::to_string(usids.size()) + " entries",
+                           "1 to " + std::to_string(most) + " entries"};
   for (std::size_t i = 0; i < usids.size(); ++i)
     if (usids[i] == 0) return InvalidArgument{nth("usids", i), "0", "1 to 65535; a zero uSID ends the carrier"};
   return std::nullopt;
@@ -25,15 +26,15 @@ constexpr std::uint32_t replace(std::uint32_t word, BitField field, std::uint32_
 std::optional<InvalidArgument> check_field(const char* name, BitField field, unsigned word_bits) {
   if (field.width == 0 && field.shift == 0) return std::nullopt;
   if (unsigned{field.shift} + field.width <= word_bits && field.width > 0) return std::nullopt;
-  return InvalidArgument{name, "shift " + std::to_string(field.shift) + ", width " + std::to_string(field.width),
-                 "a field of 1 to " + std::to_string(word_bits) + " bits that ends within " +
-                     std::to_string(word_bits) + " bits"};
+  return InvalidArgument{
+      name, "shift " + std::to_string(field.shift) + ", width " + std::to_string(field.width),
+      "a field of 1 to " + std::to_string(word_bits) + " bits that ends within " + std::to_string(word_bits) + " bits"};
 }
 
 std::optional<InvalidArgument> check_fits(const char* name, std::uint32_t value, unsigned width) {
   if (value <= ones(width)) return std::nullopt;
-  return InvalidArgument{name, std::to_string(value), "0 to " + std::to_string(ones(width)) + ", the field has " +
-                                                  std::to_string(width) + " bits"};
+  return InvalidArgument{name, std::to_string(value),
+                         "0 to " + std::to_string(ones(width)) + ", the field has " + std::to_string(width) + " bits"};
 }
 
 }  // namespace
@@ -142,17 +143,19 @@ bool advance_path(Path& path) {
 std::optional<InvalidArgument> validate(const PathTemplate& path) {
   if (auto invalid = check_usids({path.usids.data(), std::min<std::size_t>(path.count, max_usids)}, max_usids))
     return invalid;
-  if (path.count > max_usids) return InvalidArgument{"usids", std::to_string(path.count) + " entries", "1 to 6 entries"};
+  if (path.count > max_usids)
+    return InvalidArgument{"usids", std::to_string(path.count) + " entries", "1 to 6 entries"};
   if (auto invalid = check_field("plane_in_usid", path.plane_in_usid, 16)) return invalid;
   if (auto invalid = check_field("plane_in_block", path.plane_in_block, 32)) return invalid;
   if (auto invalid = check_field("uplink_in_t1", path.uplink_in_t1, 16)) return invalid;
   if (path.uplink_in_t1.width && path.t1 >= path.count)
-    return InvalidArgument{"t1", std::to_string(path.t1), "0 to " + std::to_string(path.count - 1) + ", the place of a uSID"};
+    return InvalidArgument{"t1", std::to_string(path.t1),
+                           "0 to " + std::to_string(path.count - 1) + ", the place of a uSID"};
   return std::nullopt;
 }
 
 std::optional<InvalidArgument> computed_destination(const PathTemplate& path, std::uint32_t plane, std::uint32_t uplink,
-                                            Ipv6& out) {
+                                                    Ipv6& out) {
   if (auto invalid = validate(path)) return invalid;
   for (const BitField field : {path.plane_in_usid, path.plane_in_block})
     if (field.width)

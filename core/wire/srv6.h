@@ -19,8 +19,8 @@
 
 namespace softmrc::wire {
 
-constexpr std::size_t max_usids = 6;      // in one carrier
-constexpr std::size_t max_segments = 8;   // in one SRH: 48 uSIDs or more is no path that we know
+constexpr std::size_t max_usids = 6;     // in one carrier
+constexpr std::size_t max_segments = 8;  // in one SRH: 48 uSIDs or more is no path that we know
 constexpr std::uint8_t srh_protocol = 43;
 
 struct Carrier {
@@ -99,15 +99,15 @@ struct PathTemplate {
   std::uint32_t block = 0;
   std::array<std::uint16_t, max_usids> usids{};
   std::uint8_t count = 0;
-  BitField plane_in_usid;   // the same place in every uSID
+  BitField plane_in_usid;  // the same place in every uSID
   BitField plane_in_block;
   BitField uplink_in_t1;
-  std::uint8_t t1 = 1;      // which uSID is the T1's, counting from 0
+  std::uint8_t t1 = 1;  // which uSID is the T1's, counting from 0
 };
 
 std::optional<InvalidArgument> validate(const PathTemplate& path);
 // `plane` and `uplink` replace the bits of their fields.
 std::optional<InvalidArgument> computed_destination(const PathTemplate& path, std::uint32_t plane, std::uint32_t uplink,
-                                            Ipv6& out);
+                                                    Ipv6& out);
 
 }  // namespace softmrc::wire

@@ -43,7 +43,8 @@ Hash checksums() {
     require(wire::append_icrc(route, packet) && wire::verify(route, packet), "what is sealed verifies");
     require(wire::verify_from(wire::icrc_seed(route, packet.size()), packet), "and does so from a seed");
     hash.add({packet.data() + packet.size() - 4, 4});
-    packet[5 + prng.below(static_cast<std::uint32_t>(packet.size() - 5))] ^= static_cast<std::uint8_t>(1u << prng.below(8));
+    packet[5 + prng.below(static_cast<std::uint32_t>(packet.size() - 5))] ^= static_cast<std::uint8_t>(
+        1u << prng.below(8));
     require(!wire::verify(route, packet), "a bit that flips is noticed");
   }
   return hash;

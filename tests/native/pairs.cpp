@@ -19,17 +19,19 @@ void prepare(sim::Mesh& pair, std::uint32_t side, const proto::MemoryRegion& reg
   std::uint32_t id = 0;
   auto evs = std::make_shared<proto::EvProfile>();
   evs->count = 8 * endpoint.config().ports;
-  require(!endpoint.add_ev_profile(evs, id) && !endpoint.add_cc_profile(std::make_shared<proto::CcProfile>(), id), "profiles");
+  require(!endpoint.add_ev_profile(evs, id) && !endpoint.add_cc_profile(std::make_shared<proto::CcProfile>(), id),
+          "profiles");
   const std::uint32_t cq = endpoint.create_cq();
   require(endpoint.add_region(region) && !endpoint.create_qp(qpn), "memory and a queue pair");
   proto::InitAttributes init;
   init.send_cq = init.recv_cq = cq;
   proto::RtrAttributes rtr;
-    rtr.dest_qpn = qpn;
+  rtr.dest_qpn = qpn;
   rtr.first_psn = Psn(0xFFFFF0);
   proto::RtsAttributes rts;
   rts.first_psn = Psn(0xFFFFF0);
-  require(!endpoint.modify_init(qpn, init) && !endpoint.modify_rtr(pair.now(), qpn, rtr) && !endpoint.modify_rts(pair.now(), qpn, rts),
+  require(!endpoint.modify_init(qpn, init) && !endpoint.modify_rtr(pair.now(), qpn, rtr) &&
+              !endpoint.modify_rts(pair.now(), qpn, rts),
           "a queue pair is connected");
 }
 
@@ -83,7 +85,8 @@ void run(std::uint64_t seed, Hash& hash) {
   const sim::PumpResult result = sim::pump(pair, plan, Time{} + seconds(5));
   require(result.completed == plan.count && result.out_of_order == 0, "every write completes, in order");
   const std::size_t written = std::min<std::size_t>(plan.count, memory_bytes / plan.length) * plan.length;
-  require(std::equal(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(written), target.begin()), "every byte is in its place");
+  require(std::equal(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(written), target.begin()),
+          "every byte is in its place");
   hash.add(pair.trace_hash());
   hash.add(pair.packets_delivered());
   hash.add(static_cast<std::uint64_t>(pair.now().ps));

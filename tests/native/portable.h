@@ -1,5 +1,5 @@
-// What must be the same on every processor, checked without Python. Each part checks itself against something simpler and
-// returns a hash of all it computed; the hashes of two machines can then be compared.
+// What must be the same on every processor, checked without Python. Each part checks itself against something simpler
+// and returns a hash of all it computed; the hashes of two machines can then be compared.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,8 @@ double half_value(std::uint16_t bits, int exponent_bits) {
   return sign * std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits);
 }
 
-// Whether `result` is the nearest 16-bit float to `exact`, which has more digits than any tie between two of them needs.
+// Whether `result` is the nearest 16-bit float to `exact`, which has more digits than any tie between two of them
+// needs.
 bool is_nearest(std::uint16_t result, float exact, int exponent_bits) {
   if (std::isnan(exact)) return std::isnan(half_value(result, exponent_bits));
   if ((result >> 15 == 1) != std::signbit(exact)) return false;
@@ -75,7 +76,8 @@ void hash_values(Hash& hash, const std::uint8_t* bytes, std::size_t count, DType
     std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
     bool is_nan = value != value;
     if constexpr (sizeof(T) == 2)
-      if (const int bits = exponent_bits_of(dtype)) is_nan = std::isnan(half_value(static_cast<std::uint16_t>(value), bits));
+      if (const int bits = exponent_bits_of(dtype))
+        is_nan = std::isnan(half_value(static_cast<std::uint16_t>(value), bits));
     if (is_nan) hash.add(std::uint64_t{0xA});
     else hash.add({bytes + i * sizeof(T), sizeof(T)});
   }
@@ -113,7 +115,8 @@ void check_half(DType dtype, ReduceOp op, Combine combine, std::span<const std::
     std::memcpy(&y, b + 2 * i, 2);
     std::memcpy(&got, out.data() + 2 * i, 2);
     const auto wide = [&](std::uint16_t bits) { return static_cast<float>(half_value(bits, exponent_bits)); };
-    require(is_nearest(got, one<float>(op, wide(x), wide(y)), exponent_bits), "16-bit floats are rounded once, to nearest");
+    require(is_nearest(got, one<float>(op, wide(x), wide(y)), exponent_bits),
+            "16-bit floats are rounded once, to nearest");
   }
   hash_values<std::uint16_t>(hash, out.data(), most, dtype);
 }

@@ -66,7 +66,8 @@ struct Node {
     std::array<proto::Completion, 64> found;
     const std::size_t count = device->wait(cq, found, seconds(20));
     require(count > 0, "something completes within twenty seconds");
-    for (std::size_t i = 0; i < count; ++i) require(found[i].status == proto::CompletionStatus::success, "and does so well");
+    for (std::size_t i = 0; i < count; ++i)
+      require(found[i].status == proto::CompletionStatus::success, "and does so well");
     return count;
   }
 };

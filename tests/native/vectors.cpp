@@ -54,7 +54,8 @@ void packet(Words& words, Hash& hash) {
 
 void expansion(Words& words, Hash& hash) {
   wire::EvLayout layout;
-  for (std::uint32_t left = words.number(); left; --left) layout.widths.push_back(static_cast<std::uint16_t>(words.number()));
+  for (std::uint32_t left = words.number(); left; --left)
+    layout.widths.push_back(static_cast<std::uint16_t>(words.number()));
   for (std::uint32_t left = words.number(); left; --left) {
     wire::EvField field;
     field.width = static_cast<std::uint8_t>(words.number());

@@ -6,15 +6,15 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "python/bind.h"
-#include "parts.h"
 #include "collectives/shm_ring.h"
+#include "parts.h"
 #include "proto/congestion/controller.h"
 #include "proto/ev_prober.h"
 #include "proto/ev_set.h"
 #include "proto/loss.h"
-#include "proto/send_queue.h"
 #include "proto/probe_timeout.h"
+#include "proto/send_queue.h"
+#include "python/bind.h"
 
 namespace nb = nanobind;
 
@@ -49,54 +49,80 @@ void bind_pipe(nb::module_& m) {
   nb::class_<ShmRing>(m, "Pipe")
       .def_ro_static("CAPACITY", &ShmRing::capacity)
       .def_static("make", [](std::uint64_t token) { return ShmRing::make(token); })
-      .def_static("open", [](std::uint64_t token, std::int32_t process, std::int32_t descriptor) { return ShmRing::open({token, process, descriptor}); })
-      .def_prop_ro("key", [](const ShmRing& p) { return std::tuple(p.key().token, p.key().process, p.key().descriptor); })
-      .def("put", [](ShmRing& p, nb::bytes b) { return p.put(reinterpret_cast<const std::uint8_t*>(b.c_str()), b.size()); })
+      .def_static("open", [](std::uint64_t token, std::int32_t process,
+                             std::int32_t descriptor) { return ShmRing::open({token, process, descriptor}); })
+      .def_prop_ro("key",
+                   [](const ShmRing& p) { return std::tuple(p.key().token, p.key().process, p.key().descriptor); })
+      .def("put",
+           [](ShmRing& p, nb::bytes b) { return p.put(reinterpret_cast<const std::uint8_t*>(b.c_str()), b.size()); })
       .def("take_back", &ShmRing::take_back)
       .def("take", [](ShmRing& p, std::uint64_t bytes) -> std::optional<nb::bytes> {
-        std::vector<std::uint8_t> taken;
-        const auto sink = [&](std::uint64_t, const std::uint8_t* from, std::uint64_t size) { taken.insert(taken.end(), from, from + size); };
-        if (!p.take(bytes, sink)) return std::nullopt;
-        return nb::bytes(reinterpret_cast<const char*>(taken.data()), taken.size());
-      })
-      .def("is_awaited", &ShmRing::is_awaited);
+    std::vector<std::uint8_t> taken;
+    const auto sink = [&](std::uint64_t, const std::uint8_t* from, std::uint64_t size) {
+      taken.insert(taken.end(), from, from + size);
+    };
+    if (!p.take(bytes, sink)) return std::nullopt;
+    return nb::bytes(reinterpret_cast<const char*>(taken.data()), taken.size());
+  }).def("is_awaited", &ShmRing::is_awaited);
 }
 
 void bind_ev_set(nb::module_& m) {
   m.attr("NO_EV") = no_ev;
   nb::class_<EvSet>(m, "EvSet")
-      .def("__init__", [](EvSet* self, const EvProfile& profile, std::uint32_t ports, std::uint64_t seed) {
-        raise_if(validate(profile, ports));
-        new (self) EvSet();
-        self->build(profile, ports, Prng(seed, "ev"));
-      })
-      .def("pick", [](EvSet& s, std::uint32_t ports, std::uint16_t avoid, std::int64_t now) {
-        EvSearch search{Time{now}, avoid};
-        return s.pick(search, ports);
-      }, nb::arg("ports"), nb::arg("avoid"), nb::arg("now") = 0)
-      .def("search", [](EvSet& s, const std::vector<std::uint32_t>& ports) {
-        EvSearch search;
-        std::vector<std::uint16_t> found;
-        for (const std::uint32_t mask : ports) found.push_back(s.pick(search, mask));
-        return found;
-      })
-      .def("on_sent", [](EvSet& s, std::uint32_t ev, std::int64_t now) { check_index(s, ev); s.on_sent(static_cast<std::uint16_t>(ev), Time{now}); })
-      .def("on_acked", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); s.on_acked(static_cast<std::uint16_t>(ev), Time{sent_at}); })
-      .def("on_loss", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at, std::int64_t latest_acked_sent, std::int64_t three_rtt) {
-        check_index(s, ev);
-        s.on_loss(static_cast<std::uint16_t>(ev), Time{sent_at}, Time{latest_acked_sent}, Duration{three_rtt});
-      })
+      .def("__init__",
+           [](EvSet* self, const EvProfile& profile, std::uint32_t ports, std::uint64_t seed) {
+    raise_if(validate(profile, ports));
+    new (self) EvSet();
+    self->build(profile, ports, Prng(seed, "ev"));
+  })
+      .def("pick",
+           [](EvSet& s, std::uint32_t ports, std::uint16_t avoid, std::int64_t now) {
+    EvSearch search{Time{now}, avoid};
+    return s.pick(search, ports);
+  }, nb::arg("ports"), nb::arg("avoid"), nb::arg("now") = 0)
+      .def("search",
+           [](EvSet& s, const std::vector<std::uint32_t>& ports) {
+    EvSearch search;
+    std::vector<std::uint16_t> found;
+    for (const std::uint32_t mask : ports) found.push_back(s.pick(search, mask));
+    return found;
+  })
+      .def("on_sent",
+           [](EvSet& s, std::uint32_t ev, std::int64_t now) {
+    check_index(s, ev);
+    s.on_sent(static_cast<std::uint16_t>(ev), Time{now});
+  })
+      .def("on_acked",
+           [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) {
+    check_index(s, ev);
+    s.on_acked(static_cast<std::uint16_t>(ev), Time{sent_at});
+  })
+      .def(
+          "on_loss",
+          [](EvSet& s, std::uint32_t ev, std::int64_t sent_at, std::int64_t latest_acked_sent, std::int64_t three_rtt) {
+    check_index(s, ev);
+    s.on_loss(static_cast<std::uint16_t>(ev), Time{sent_at}, Time{latest_acked_sent}, Duration{three_rtt});
+  })
       .def("on_congestion", on_ev(&EvSet::on_congestion))
       .def("on_always_skip", on_ev(&EvSet::on_always_skip))
-      .def("on_spurious", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); return s.on_spurious(static_cast<std::uint16_t>(ev), Time{sent_at}); })
-      .def("suspend", [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
-        check_index(s, ev);
-        s.suspend(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
-      })
+      .def("on_spurious",
+           [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) {
+    check_index(s, ev);
+    return s.on_spurious(static_cast<std::uint16_t>(ev), Time{sent_at});
+  })
+      .def("suspend",
+           [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
+    check_index(s, ev);
+    s.suspend(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
+  })
       .def("revive", on_ev(&EvSet::revive))
       .def("deny", on_ev(&EvSet::deny))
       .def("allow", on_ev(&EvSet::allow))
-      .def("replace", [](EvSet& s, std::uint32_t ev, std::uint32_t value) { check_index(s, ev); s.replace(static_cast<std::uint16_t>(ev), EvPath{value}); })
+      .def("replace",
+           [](EvSet& s, std::uint32_t ev, std::uint32_t value) {
+    check_index(s, ev);
+    s.replace(static_cast<std::uint16_t>(ev), EvPath{value});
+  })
       .def("set_live_ports", &EvSet::set_live_ports)
       .def("take_changes", &take_changes)
       .def("usable", &EvSet::usable)
@@ -105,105 +131,125 @@ void bind_ev_set(nb::module_& m) {
       .def("any_on", &EvSet::any_on)
       .def("__len__", &EvSet::size)
       .def("rows", [](const EvSet& s) {
-        nb::list rows;
-        for (std::uint16_t i = 0; i < s.size(); ++i)
-          rows.append(nb::make_tuple(s[i].value, s[i].port, s[i].state, s[i].is_spare, s[i].place != no_ev, s[i].damping, s[i].drops));
-        return rows;
-      }, "One row an EV: value, port, state, is spare, is in the rotation, damping, drops.");
+    nb::list rows;
+    for (std::uint16_t i = 0; i < s.size(); ++i)
+      rows.append(nb::make_tuple(s[i].value, s[i].port, s[i].state, s[i].is_spare, s[i].place != no_ev, s[i].damping,
+                                 s[i].drops));
+    return rows;
+  }, "One row an EV: value, port, state, is spare, is in the rotation, damping, drops.");
 }
 
 void bind_ev_probe(nb::module_& m) {
   nb::class_<EvProber>(m, "EvProber")
-      .def("__init__", [](EvProber* self, const EndpointConfig& config) {
-        raise_if(validate(config));
-        new (self) EvProber();
-        self->configure(config);
-      })
-      .def("add", [](EvProber& p, std::uint16_t ev, std::uint8_t port, std::uint8_t damping, std::int64_t now) { p.add(ev, port, damping, Time{now}); })
+      .def("__init__",
+           [](EvProber* self, const EndpointConfig& config) {
+    raise_if(validate(config));
+    new (self) EvProber();
+    self->configure(config);
+  })
+      .def("add", [](EvProber& p, std::uint16_t ev, std::uint8_t port, std::uint8_t damping,
+                     std::int64_t now) { p.add(ev, port, damping, Time{now}); })
       .def("remove", &EvProber::remove)
-      .def("set_none_left", [](EvProber& p, bool desperate, std::int64_t now) { p.set_none_left(desperate, Time{now}); })
-      .def("probe_port_now", [](EvProber& p, std::uint8_t port, std::int64_t now) { p.probe_port_now(port, Time{now}); })
-      .def("next_due", [](EvProber& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
-        return p.next_due(Time{now}, live, free, Duration{round_trip});
-      }, nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"), nb::arg("round_trip") = 0)
+      .def("set_none_left",
+           [](EvProber& p, bool desperate, std::int64_t now) { p.set_none_left(desperate, Time{now}); })
+      .def("probe_port_now",
+           [](EvProber& p, std::uint8_t port, std::int64_t now) { p.probe_port_now(port, Time{now}); })
+      .def("next_due",
+           [](EvProber& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
+    return p.next_due(Time{now}, live, free, Duration{round_trip});
+  }, nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"), nb::arg("round_trip") = 0)
       .def("on_answer", [](EvProber& p, std::uint16_t ev, std::int64_t now) { return p.on_answer(ev, Time{now}); })
       .def_prop_ro("is_empty", &EvProber::empty)
       .def_prop_ro("deadline", [](const EvProber& p) -> std::optional<std::int64_t> {
-        if (p.deadline() == Time::never()) return std::nullopt;
-        return p.deadline().ps;
-      });
+    if (p.deadline() == Time::never()) return std::nullopt;
+    return p.deadline().ps;
+  });
 }
 
 void bind_loss(nb::module_& m) {
   nb::class_<Loss>(m, "Loss")
       .def(nb::init<>())
-      .def("on_acked", [](Loss& l, std::int64_t now, std::int64_t sent_at, std::int64_t rtt) { l.on_acked(Time{now}, Time{sent_at}, Duration{rtt}); })
+      .def("on_acked", [](Loss& l, std::int64_t now, std::int64_t sent_at,
+                          std::int64_t rtt) { l.on_acked(Time{now}, Time{sent_at}, Duration{rtt}); })
       .def("on_lag", [](Loss& l, std::int64_t lag) { l.on_lag(Duration{lag}); })
       .def("on_probe_answered", [](Loss& l, std::int64_t sent_at) { l.on_probe_answered(Time{sent_at}); })
       .def_prop_ro("latest_acked_sent", [](const Loss& l) { return l.latest_acked_sent().ps; })
       .def("on_sack_done", &Loss::on_sack_done)
-      .def("reorder_window", [](const Loss& l, std::int64_t base_rtt, std::int64_t smoothed_rtt, std::int64_t target, std::int64_t least) {
-        return l.reorder_window(Duration{base_rtt}, Duration{smoothed_rtt}, Duration{target}, Duration{least}).ps;
-      }, nb::arg("base_rtt"), nb::arg("smoothed_rtt"), nb::arg("target"), nb::arg("least") = 0);
+      .def(
+          "reorder_window",
+          [](const Loss& l, std::int64_t base_rtt, std::int64_t smoothed_rtt, std::int64_t target, std::int64_t least) {
+    return l.reorder_window(Duration{base_rtt}, Duration{smoothed_rtt}, Duration{target}, Duration{least}).ps;
+  }, nb::arg("base_rtt"), nb::arg("smoothed_rtt"), nb::arg("target"), nb::arg("least") = 0);
 }
 
 void bind_controller(nb::module_& m) {
   nb::class_<Controller>(m, "Controller")
-      .def("__init__", [](Controller* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
-        raise_if(validate(profile));
-        new (self) Controller(profile, nominal_mtu, sharers);
-      }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
-      .def("on_ack", [](Controller& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
-                        std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
-        AckSample facts;
-        facts.base_rtt = Duration{base_rtt};
-        facts.new_bytes = new_bytes;
-        facts.marked = marked;
-        if (delay) facts.delay = Duration{*delay};
-        if (delay) facts.round_trip = Duration{base_rtt + *delay};
-        facts.in_flight = in_flight;
-        facts.penalty = penalty;
-        facts.restore = restore;
-        c.on_ack(Time{now}, facts);
-      }, nb::arg("now"), nb::arg("base_rtt"), nb::arg("new_bytes"), nb::arg("marked"), nb::arg("delay").none(),
-         nb::arg("in_flight"), nb::arg("penalty") = 0, nb::arg("restore") = false)
-      .def("on_trim", [](Controller& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, {bytes, in_flight}); })
-      .def("on_loss", [](Controller& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, {bytes, in_flight}); })
+      .def("__init__",
+           [](Controller* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
+    raise_if(validate(profile));
+    new (self) Controller(profile, nominal_mtu, sharers);
+  }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
+      .def("on_ack",
+           [](Controller& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
+              std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
+    AckSample facts;
+    facts.base_rtt = Duration{base_rtt};
+    facts.new_bytes = new_bytes;
+    facts.marked = marked;
+    if (delay) facts.delay = Duration{*delay};
+    if (delay) facts.round_trip = Duration{base_rtt + *delay};
+    facts.in_flight = in_flight;
+    facts.penalty = penalty;
+    facts.restore = restore;
+    c.on_ack(Time{now}, facts);
+  },
+           nb::arg("now"), nb::arg("base_rtt"), nb::arg("new_bytes"), nb::arg("marked"), nb::arg("delay").none(),
+           nb::arg("in_flight"), nb::arg("penalty") = 0, nb::arg("restore") = false)
+      .def("on_trim", [](Controller& c, std::int64_t now, std::uint64_t bytes,
+                         std::uint64_t in_flight) { c.on_trim(Time{now}, {bytes, in_flight}); })
+      .def("on_loss", [](Controller& c, std::int64_t now, std::uint64_t bytes,
+                         std::uint64_t in_flight) { c.on_loss(Time{now}, {bytes, in_flight}); })
       .def("on_loss_undone", &Controller::on_loss_undone)
       .def("window_of", [](const Controller& c, std::uint32_t senders) { return c.window(senders); })
-      .def("target", [](const Controller& c, std::int64_t base_rtt) { return c.target(Duration{base_rtt}).ps; })
-      .def_prop_ro("window", [](const Controller& c) { return c.window(1); });
+      .def("target", [](const Controller& c, std::int64_t base_rtt) {
+    return c.target(Duration{base_rtt}).ps;
+  }).def_prop_ro("window", [](const Controller& c) { return c.window(1); });
 }
 
 void bind_send_queue(nb::module_& m) {
   nb::class_<SendQueue>(m, "SendQueue")
       .def(nb::init<>())
-      .def("push", [](SendQueue& q, std::uint64_t wr_id, std::uint32_t packets, bool has_imm) {
-        WorkRequest request;
-        request.wr_id = wr_id;
-        request.has_imm = has_imm;
-        q.push(request, packets);
-      })
-      .def("cut", [](SendQueue& q, std::uint32_t psn) {
-        if (q.is_cut()) raise_if(Error{Error::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
-        return q.cut(Psn(psn)).wr_id;
-      })
-      .def("confirm", [](SendQueue& q) {
-        if (!q.has_sent_operation()) raise_if(Error{Error::Kind::usage, "confirm", "the oldest", "a message that was sent"});
-        q.confirm();
-      })
-      .def("waits_for_immediates", [](const SendQueue& q, std::uint32_t most) { return !q.is_cut() && q.waits_for_immediates(most); })
+      .def("push",
+           [](SendQueue& q, std::uint64_t wr_id, std::uint32_t packets, bool has_imm) {
+    WorkRequest request;
+    request.wr_id = wr_id;
+    request.has_imm = has_imm;
+    q.push(request, packets);
+  })
+      .def("cut",
+           [](SendQueue& q, std::uint32_t psn) {
+    if (q.is_cut()) raise_if(Error{Error::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
+    return q.cut(Psn(psn)).wr_id;
+  })
+      .def("confirm",
+           [](SendQueue& q) {
+    if (!q.has_sent_operation())
+      raise_if(Error{Error::Kind::usage, "confirm", "the oldest", "a message that was sent"});
+    q.confirm();
+  })
+      .def("waits_for_immediates",
+           [](const SendQueue& q, std::uint32_t most) { return !q.is_cut() && q.waits_for_immediates(most); })
       .def_prop_ro("is_cut", &SendQueue::is_cut)
       .def_prop_ro("is_at_first", &SendQueue::is_at_first)
       .def_prop_ro("has_begun", &SendQueue::has_begun)
       .def_prop_ro("has_sent_operation", &SendQueue::has_sent_operation)
       .def("__len__", &SendQueue::size)
       .def("rows", [](const SendQueue& q) {
-        nb::list rows;
-        for (std::size_t i = 0; i < q.size(); ++i)
-          rows.append(nb::make_tuple(q[i].wr_id, q[i].msn, q[i].rqmsn, q[i].is_sent, q.of(q[i].msn).wr_id));
-        return rows;
-      }, "One row a message: wr_id, MSN, RQMSN, is sent, and the wr_id of the one that has this MSN.");
+    nb::list rows;
+    for (std::size_t i = 0; i < q.size(); ++i)
+      rows.append(nb::make_tuple(q[i].wr_id, q[i].msn, q[i].rqmsn, q[i].is_sent, q.of(q[i].msn).wr_id));
+    return rows;
+  }, "One row a message: wr_id, MSN, RQMSN, is sent, and the wr_id of the one that has this MSN.");
 }
 
 void bind_silence(nb::module_& m) {
@@ -217,11 +263,12 @@ void bind_silence(nb::module_& m) {
       .value("PROBE", ProbeTimeout::Due::probe)
       .value("TIMEOUT", ProbeTimeout::Due::timeout);
   nb::class_<ProbeTimeout>(m, "ProbeTimeout")
-      .def("__init__", [](ProbeTimeout* self, const RtsAttributes& attributes, bool timestamps) {
-        raise_if(validate(attributes));
-        new (self) ProbeTimeout();
-        self->start(attributes, timestamps);
-      }, nb::arg("attributes"), nb::arg("timestamps") = true)
+      .def("__init__",
+           [](ProbeTimeout* self, const RtsAttributes& attributes, bool timestamps) {
+    raise_if(validate(attributes));
+    new (self) ProbeTimeout();
+    self->start(attributes, timestamps);
+  }, nb::arg("attributes"), nb::arg("timestamps") = true)
       .def("on_work", [](ProbeTimeout& s, std::int64_t now) { s.on_work(Time{now}); })
       .def("on_first_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_first_sent(Time{now}); })
       .def("on_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_sent(Time{now}); })
@@ -230,30 +277,41 @@ void bind_silence(nb::module_& m) {
       .def("on_path_found", [](ProbeTimeout& s, std::int64_t now) { s.on_path_found(Time{now}); })
       .def("span", [](const ProbeTimeout& s, std::int64_t measured) { return s.span(Duration{measured}).ps; })
       .def("on_measured", &ProbeTimeout::on_measured)
-      .def("due", [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.due(Time{now}, Duration{span}, Time{conclusive}); },
-           nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
-      .def("deadline", [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.deadline(Time{now}, Duration{span}, Time{conclusive}).ps; },
-           nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
-      .def("ask", [](ProbeTimeout& s, std::int64_t now, bool in_flight, bool open) { return s.ping(Time{now}, in_flight, open); },
-           nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
+      .def("due",
+           [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) {
+    return s.due(Time{now}, Duration{span}, Time{conclusive});
+  }, nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
+      .def("deadline",
+           [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) {
+    return s.deadline(Time{now}, Duration{span}, Time{conclusive}).ps;
+  }, nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
+      .def("ask",
+           [](ProbeTimeout& s, std::int64_t now, bool in_flight, bool open) {
+    return s.ping(Time{now}, in_flight, open);
+  }, nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
       .def("on_timeout", [](ProbeTimeout& s, std::int64_t now) { return s.on_timeout(Time{now}); })
       .def("timeout", [](const ProbeTimeout& s, std::int64_t span) { return s.timeout(Duration{span}).ps; })
-      .def("next_action", &ProbeTimeout::next_action, nb::arg("has_packets_in_flight") = true, nb::arg("can_solicit") = false)
+      .def("next_action", &ProbeTimeout::next_action, nb::arg("has_packets_in_flight") = true,
+           nb::arg("can_solicit") = false)
       .def("on_action_done", &ProbeTimeout::on_action_done)
       .def("solicit", &ProbeTimeout::solicit)
-      .def("on_probe_sent", [](ProbeTimeout& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
-      .def("on_probe_answer", [](ProbeTimeout& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
-        const auto probe = s.on_probe_answer(id);
-        if (!probe) return std::nullopt;
-        return std::pair{probe->sent_at.ps, probe->ev};
-      })
+      .def("on_probe_sent",
+           [](ProbeTimeout& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
+      .def("on_probe_answer",
+           [](ProbeTimeout& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
+    const auto probe = s.on_probe_answer(id);
+    if (!probe) return std::nullopt;
+    return std::pair{probe->sent_at.ps, probe->ev};
+  })
       .def("on_retired", &ProbeTimeout::on_retired)
       .def("unprobed", &ProbeTimeout::unprobed)
       .def("on_probed", [](ProbeTimeout& s, std::uint8_t port) { s.on_probed(port); })
-      .def("on_receiver_not_ready", [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) { s.on_receiver_not_ready(Time{now}, tx_count, Duration{span}); })
-      .def("on_trimmed", [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) {
-        s.on_trimmed(Time{now}, tx_count, Duration{span});
-      })
+      .def("on_receiver_not_ready",
+           [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) {
+    s.on_receiver_not_ready(Time{now}, tx_count, Duration{span});
+  })
+      .def("on_trimmed", [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count,
+                            std::int64_t span) { s.on_trimmed(Time{now}, tx_count, Duration{span}); })
       .def("is_backing_off", [](const ProbeTimeout& s, std::int64_t now) { return s.is_backing_off(Time{now}); })
       .def_prop_ro("is_probing", &ProbeTimeout::is_probing)
       .def_prop_ro("is_persistent", &ProbeTimeout::is_persistent)

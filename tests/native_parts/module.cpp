@@ -1,6 +1,7 @@
-// The extension `_parts`, which the tests build and nothing installs. Its types and those of softmrc._core know each other.
-#include "python/bind.h"
+// The extension `_parts`, which the tests build and nothing installs. Its types and those of softmrc._core know each
+// other.
 #include "parts.h"
+#include "python/bind.h"
 
 NB_MODULE(_parts, m) {
   using namespace softmrc::python;

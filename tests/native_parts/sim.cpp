@@ -6,8 +6,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "python/bind.h"
 #include "parts.h"
+#include "python/bind.h"
 #include "sim/checker.h"
 #include "sim/links.h"
 #include "sim/recovery.h"
@@ -32,74 +32,110 @@ struct CheckerRig {
 void bind_checker(nb::module_& m) {
   nb::class_<CheckerRig>(m, "Checker")
       .def(nb::init<std::uint32_t>(), nb::arg("mtu"))
-      .def("plan", [](CheckerRig& c, std::uint32_t source, std::uint32_t destination, std::uint32_t bytes) { c.checker.plan(source, destination, bytes); },
-           nb::arg("source"), nb::arg("destination"), nb::arg("bytes"))
-      .def("on_placed", [](CheckerRig& c, std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes) {
-        c.checker.on_placed(c.seen, flow, source, destination, offset, bytes);
-      }, nb::arg("flow"), nb::arg("source"), nb::arg("destination"), nb::arg("offset"), nb::arg("bytes"))
+      .def("plan",
+           [](CheckerRig& c, std::uint32_t source, std::uint32_t destination, std::uint32_t bytes) {
+    c.checker.plan(source, destination, bytes);
+  }, nb::arg("source"), nb::arg("destination"), nb::arg("bytes"))
+      .def("on_placed",
+           [](CheckerRig& c, std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset,
+              std::uint32_t bytes) { c.checker.on_placed(c.seen, flow, source, destination, offset, bytes); },
+           nb::arg("flow"), nb::arg("source"), nb::arg("destination"), nb::arg("offset"), nb::arg("bytes"))
       .def("on_delivered", [](const CheckerRig& c, std::uint32_t flow) { c.checker.on_delivered(flow); })
-      .def_static("check_conserved", [](std::uint64_t sent, std::uint64_t arrived, std::uint64_t dropped, std::uint64_t lost, std::uint64_t under_way) {
-        Checker::check_conserved({sent, arrived, dropped, lost, under_way});
-      }, nb::arg("sent"), nb::arg("arrived") = 0, nb::arg("dropped") = 0, nb::arg("lost") = 0, nb::arg("under_way") = 0)
+      .def_static("check_conserved",
+                  [](std::uint64_t sent, std::uint64_t arrived, std::uint64_t dropped, std::uint64_t lost,
+                     std::uint64_t under_way) { Checker::check_conserved({sent, arrived, dropped, lost, under_way}); },
+                  nb::arg("sent"), nb::arg("arrived") = 0, nb::arg("dropped") = 0, nb::arg("lost") = 0,
+                  nb::arg("under_way") = 0)
       .def_prop_ro("bytes_placed", [](const CheckerRig& c) { return c.seen.bytes_placed; });
 }
 
 void bind_workload(nb::module_& m) {
   using Starts = std::vector<std::pair<std::int64_t, std::uint32_t>>;  // when, and which flow
-  const auto into = [](Starts& starts) { return [&starts](Time at, std::uint32_t flow) { starts.emplace_back(at.ps, flow); }; };
+  const auto into = [](Starts& starts) {
+    return [&starts](Time at, std::uint32_t flow) { starts.emplace_back(at.ps, flow); };
+  };
   nb::class_<Workload>(m, "Workload")
       .def(nb::init<bool>(), nb::arg("chain_on_acknowledgement") = false)
-      .def("add", [](Workload& w, std::int64_t start) { return w.add(0, 1, 1, start < 0 ? Time::never() : Time{start}); }, nb::arg("start"))
-      .def("add_dependency", [](Workload& w, std::uint32_t earlier, std::uint32_t later, std::int64_t think) {
-        w.add_dependency(earlier, later, Duration{think});
-      }, nb::arg("earlier"), nb::arg("later"), nb::arg("think") = 0)
-      .def("begin", [into](Workload& w) { Starts s; w.begin(into(s)); return s; })
-      .def("on_delivered", [into](Workload& w, std::int64_t now, std::uint32_t id) { Starts s; w.on_delivered(Time{now}, id, into(s)); return s; })
-      .def("on_completed", [into](Workload& w, std::int64_t now, std::uint32_t id) { Starts s; w.on_completed(Time{now}, id, into(s)); return s; })
-      .def("stuck", &Workload::stuck);
+      .def("add",
+           [](Workload& w, std::int64_t start) { return w.add(0, 1, 1, start < 0 ? Time::never() : Time{start}); },
+           nb::arg("start"))
+      .def("add_dependency",
+           [](Workload& w, std::uint32_t earlier, std::uint32_t later, std::int64_t think) {
+    w.add_dependency(earlier, later, Duration{think});
+  }, nb::arg("earlier"), nb::arg("later"), nb::arg("think") = 0)
+      .def("begin",
+           [into](Workload& w) {
+    Starts s;
+    w.begin(into(s));
+    return s;
+  })
+      .def("on_delivered",
+           [into](Workload& w, std::int64_t now, std::uint32_t id) {
+    Starts s;
+    w.on_delivered(Time{now}, id, into(s));
+    return s;
+  })
+      .def("on_completed", [into](Workload& w, std::int64_t now, std::uint32_t id) {
+    Starts s;
+    w.on_completed(Time{now}, id, into(s));
+    return s;
+  }).def("stuck", &Workload::stuck);
 }
 
 void bind_series(nb::module_& m) {
   nb::class_<Series>(m, "Series")
       .def(nb::init<std::uint32_t>(), nb::arg("planes"))
       .def("sample_every", [](Series& s, std::int64_t bin) { s.sample_every(Duration{bin}); })
-      .def("on_placed", [](Series& s, std::int64_t now, std::uint8_t plane, std::uint32_t bytes) { s.on_placed(Time{now}, plane, bytes); })
+      .def("on_placed", [](Series& s, std::int64_t now, std::uint8_t plane,
+                           std::uint32_t bytes) { s.on_placed(Time{now}, plane, bytes); })
       .def("on_bad_evs", [](Series& s, std::int64_t now, std::int64_t change) { s.on_bad_evs(Time{now}, change); })
       .def_prop_ro("placed", &Series::placed)
       .def_prop_ro("bad_evs", &Series::bad_evs);
 }
 
 auto among(const std::vector<std::uint64_t>& placed) {
-  return [&placed](const Recovery::Lost& lost) { return std::find(placed.begin(), placed.end(), lost.key) != placed.end(); };
+  return [&placed](const Recovery::Lost& lost) {
+    return std::find(placed.begin(), placed.end(), lost.key) != placed.end();
+  };
 }
 
 void bind_recovery(nb::module_& m) {
   nb::class_<Recovery>(m, "Recovery")
       .def(nb::init<>())
-      .def("settle", [](Recovery& r, const std::vector<std::pair<std::int64_t, std::uint64_t>>& lost,
-                        const std::vector<std::pair<std::int64_t, std::uint64_t>>& resent, const std::vector<std::uint64_t>& placed) {
-        std::vector<Recovery::Lost> taken;
-        for (const auto& [at, key] : lost) taken.push_back({Time{at}, key, 0, 0, 0, true});
-        std::vector<Recovery::Resent> again;
-        for (const auto& [at, key] : resent) again.push_back({Time{at}, key});
-        r.settle(taken, again, among(placed));
-      }, nb::arg("lost"), nb::arg("resent"), nb::arg("placed"))
+      .def("settle",
+           [](Recovery& r, const std::vector<std::pair<std::int64_t, std::uint64_t>>& lost,
+              const std::vector<std::pair<std::int64_t, std::uint64_t>>& resent,
+              const std::vector<std::uint64_t>& placed) {
+    std::vector<Recovery::Lost> taken;
+    for (const auto& [at, key] : lost) taken.push_back({Time{at}, key, 0, 0, 0, true});
+    std::vector<Recovery::Resent> again;
+    for (const auto& [at, key] : resent) again.push_back({Time{at}, key});
+    r.settle(taken, again, among(placed));
+  },
+           nb::arg("lost"), nb::arg("resent"), nb::arg("placed"))
       .def_prop_ro("lost", &Recovery::lost)
-      .def("unsent", [](const Recovery& r, const std::vector<std::uint64_t>& placed) { return r.unsent(among(placed)); }, nb::arg("placed"))
-      .def_prop_ro("last_lost", [](const Recovery& r) { return r.last_lost().ps; })
-      .def_prop_ro("last_resent", [](const Recovery& r) { return r.last_resent().ps; });
+      .def("unsent",
+           [](const Recovery& r, const std::vector<std::uint64_t>& placed) { return r.unsent(among(placed)); },
+           nb::arg("placed"))
+      .def_prop_ro("last_lost", [](const Recovery& r) {
+    return r.last_lost().ps;
+  }).def_prop_ro("last_resent", [](const Recovery& r) { return r.last_resent().ps; });
 }
 
 // Links and switches without hosts: packets are put on the first link and gathered behind the last one.
 class LinkRig : private LinkObserver {
  public:
   explicit LinkRig(const NetworkConfig& config)
-      : config_(config), fabric_(config.fabric), table_(fabric_), partition_(fabric_, 1),
+      : config_(config),
+        fabric_(config.fabric),
+        table_(fabric_),
+        partition_(fabric_, 1),
         links_({config_, fabric_, table_, partition_, 0, scheduler_, outbox_, parcels_, *this}) {}
   LinkRig(const LinkRig&) = delete;
   LinkRig& operator=(const LinkRig&) = delete;
 
-  std::uint32_t send(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint8_t plane, std::uint32_t bytes, bool is_control) {
+  std::uint32_t send(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint8_t plane,
+                     std::uint32_t bytes, bool is_control) {
     const std::uint32_t id = parcels_.take();
     SimPacket& p = parcels_[id];
     p.packet.body = wire::Write{};
@@ -128,7 +164,8 @@ class LinkRig : private LinkObserver {
       if (event.kind() == EventKind::arrive) follow(event.what(), event.who());
       if (event.kind() == EventKind::arrive && links_.on_arrive(event.who(), event.what())) {
         const SimPacket& p = parcels_[event.what()];
-        seen.emplace_back(event.at.ps, event.what(), table_.end_of(event.who()).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
+        seen.emplace_back(event.at.ps, event.what(), table_.end_of(event.who()).index, p.trim != proto::Trim::none,
+                          p.congestion, p.is_corrupt);
         parcels_.drop(event.what());
       } else if (event.kind() == EventKind::ready && links_.on_ready(event.who())) {
         is_busy_[event.who()] = false;
@@ -138,7 +175,9 @@ class LinkRig : private LinkObserver {
   }
 
   void apply(FaultKind kind, LinkId link, double value) {
-    if (link >= fabric_.links()) raise_if(proto::Error{proto::Error::Kind::config, "link", std::to_string(link), "below " + std::to_string(fabric_.links())});
+    if (link >= fabric_.links())
+      raise_if(proto::Error{proto::Error::Kind::config, "link", std::to_string(link),
+                            "below " + std::to_string(fabric_.links())});
     table_.apply(scheduler_.now(), {scheduler_.now(), kind, link, value});
   }
   const Links::Counters& counters() const { return links_.counters(); }
@@ -170,12 +209,14 @@ class LinkRig : private LinkObserver {
 
 void bind_links(nb::module_& m) {
   nb::class_<LinkRig>(m, "Links")
-      .def("__init__", [](LinkRig* self, const NetworkConfig& config) {
-        if (const auto p = validate(config.fabric)) raise_if(proto::Error{proto::Error::Kind::config, p->field, p->value, p->allowed});
-        new (self) LinkRig(config);
-      })
-      .def("send", &LinkRig::send, nb::arg("source"), nb::arg("destination"), nb::arg("entropy") = 0, nb::arg("plane") = 0,
-           nb::arg("bytes") = 1000, nb::arg("is_control") = false)
+      .def("__init__",
+           [](LinkRig* self, const NetworkConfig& config) {
+    if (const auto p = validate(config.fabric))
+      raise_if(proto::Error{proto::Error::Kind::config, p->field, p->value, p->allowed});
+    new (self) LinkRig(config);
+  })
+      .def("send", &LinkRig::send, nb::arg("source"), nb::arg("destination"), nb::arg("entropy") = 0,
+           nb::arg("plane") = 0, nb::arg("bytes") = 1000, nb::arg("is_control") = false)
       .def("run", &LinkRig::run)
       .def("apply", &LinkRig::apply, nb::arg("kind"), nb::arg("link"), nb::arg("value") = 0.0)
       .def_prop_ro("hops", [](const LinkRig& l) { return l.counters().hops; })

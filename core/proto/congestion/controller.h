@@ -35,7 +35,9 @@ struct ControllerList {
 
   static Any make(const Profile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
     std::optional<Any> made;
-    ((profile.algorithm == C::name ? void(made.emplace(std::in_place_type<C>, profile, profile, nominal_mtu, sharers)) : void()), ...);
+    ((profile.algorithm == C::name ? void(made.emplace(std::in_place_type<C>, profile, profile, nominal_mtu, sharers))
+                                   : void()),
+     ...);
     SOFTMRC_CHECK(made.has_value());
     return *made;
   }

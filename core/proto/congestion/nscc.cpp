@@ -5,7 +5,10 @@
 namespace softmrc::proto {
 
 Nscc::Nscc(const CcCommon& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
-    : rate_bytes_per_ps_(static_cast<double>(basis.rate_bps) / 8e12), mtu_(nominal_mtu), target_(basis.target()), own_(own) {
+    : rate_bytes_per_ps_(static_cast<double>(basis.rate_bps) / 8e12),
+      mtu_(nominal_mtu),
+      target_(basis.target()),
+      own_(own) {
   scale(basis.base_rtt);
   // spec: window-hints
   window_ = std::max(max_window_ / sharers, mtu_);

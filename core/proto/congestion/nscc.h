@@ -36,12 +36,14 @@ class Nscc {
 
     static auto settings() {
       return std::tuple{
-          setting("max_window_bdp", &Settings::max_window_bdp, least_window_bdp, 1000, "nscc: the largest window, in bandwidth-delay products"),
+          setting("max_window_bdp", &Settings::max_window_bdp, least_window_bdp, 1000,
+                  "nscc: the largest window, in bandwidth-delay products"),
           setting("shared_window_bdp", &Settings::shared_window_bdp, 0, 1000,
                   "nscc: in flight from all queue pairs of an endpoint that have something to send; 0: no limit"),
           setting("gamma", &Settings::gamma, 0, 1, "nscc: how much of the excess delay a decrease answers"),
           setting("max_md_jump", &Settings::max_md_jump, 0, 1, "nscc: what a decrease leaves of the window at least"),
-          setting("qa_gate", &Settings::qa_gate, 0, 16, "nscc: quick adapt where less than the largest window / 2^qa_gate arrived in a period"),
+          setting("qa_gate", &Settings::qa_gate, 0, 16,
+                  "nscc: quick adapt where less than the largest window / 2^qa_gate arrived in a period"),
       };
     }
   };
@@ -96,12 +98,12 @@ class Nscc {
   double increase_ = 0;
   double average_delay_ps_ = 0;
   double bytes_since_adjust_ = 0;
-  double idle_delay_bytes_ = 0;   // arrived in a row with d near zero
-  double achieved_bytes_ = 0;     // arrived in the present quick-adapt period
-  double ignore_bytes_ = 0;       // marks of packets sent before a quick adapt say nothing new
+  double idle_delay_bytes_ = 0;  // arrived in a row with d near zero
+  double achieved_bytes_ = 0;    // arrived in the present quick-adapt period
+  double ignore_bytes_ = 0;      // marks of packets sent before a quick adapt say nothing new
   Time adjusted_at_ = Time::long_ago();
   Time decreased_at_ = Time::long_ago();
-  Time period_ends_{0};           // zero: the first period has not begun
+  Time period_ends_{0};  // zero: the first period has not begun
   bool fast_ = false;
   bool adapt_armed_ = false;
 };

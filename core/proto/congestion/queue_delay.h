@@ -1,15 +1,15 @@
 // A window for links that say nothing: no marks, no trims, a speed that nobody told us, queues of unknown depth, and
-// processes at both ends that wait for their turn. It holds as much in flight as keeps a queue of `target` standing at the
-// bottleneck, and no more: that queue hides the turns, and what is beyond it is only lost sooner or later.
+// processes at both ends that wait for their turn. It holds as much in flight as keeps a queue of `target` standing at
+// the bottleneck, and no more: that queue hides the turns, and what is beyond it is only lost sooner or later.
 //
-// Time goes in rounds, in each of which a window's worth is acknowledged. Its shortest round trip, less the shortest ever,
-// is the queue that was never empty meanwhile; whoever was late for a moment does not show in it.
+// Time goes in rounds, in each of which a window's worth is acknowledged. Its shortest round trip, less the shortest
+// ever, is the queue that was never empty meanwhile; whoever was late for a moment does not show in it.
 //   at first             it grows by what is acknowledged, until packets meet a queue of half the target, or are lost
 //   queue below target   it grows by a share of itself, the less the nearer, and by a packet
-//   above, twice         it shrinks to what would make that queue; if the queue does not, that is how long the way is now
-//   marks                it shrinks by half of their share, as DCTCP's
-//   trims                a whole window of them: it shrinks to what arrived, at once
-//   losses               a few are the network's own. More mean a queue too shallow for the target: the window shrinks to
+//   above, twice         it shrinks to what would make that queue; if the queue does not, that is how long the way is
+//   now marks                it shrinks by half of their share, as DCTCP's trims                a whole window of them:
+//   it shrinks to what arrived, at once losses               a few are the network's own. More mean a queue too shallow
+//   for the target: the window shrinks to
 //                        what arrived, and stays below what was too much for a while, longer each time
 #pragma once
 
@@ -36,13 +36,18 @@ class QueueDelay {
       return std::tuple{
           setting("start_bytes", &Settings::start_bytes, 512, 1ull << 40, "queue_delay: the first window"),
           setting("most_bytes", &Settings::max_bytes, 512, 1ull << 40,
-                  "queue_delay: the largest, where the distance does not ask for more: what is in flight should stay in caches"),
+                  "queue_delay: the largest, where the distance does not ask for more: what is in flight should stay "
+                  "in caches"),
       };
     }
   };
 
   QueueDelay(const CcCommon& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
-      : target_(basis.target()), mtu_(nominal_mtu), least_(2.0 * nominal_mtu), most_(static_cast<double>(own.max_bytes)), own_most_(most_) {
+      : target_(basis.target()),
+        mtu_(nominal_mtu),
+        least_(2.0 * nominal_mtu),
+        most_(static_cast<double>(own.max_bytes)),
+        own_most_(most_) {
     window_ = static_cast<double>(own.start_bytes) / sharers;
     clamp();
     allowed_ = window_;
@@ -94,7 +99,7 @@ class QueueDelay {
  private:
   static constexpr std::uint32_t enough_samples = 3;
   static constexpr std::uint32_t enough_queues = 2;
-  static constexpr double tolerated_loss = 0.025;   // smoothed, of the bytes sent
+  static constexpr double tolerated_loss = 0.025;  // smoothed, of the bytes sent
   static constexpr double smoothing = 1.0 / 8;
   static constexpr Duration longest = Duration{std::int64_t{1} << 62};
   static constexpr Duration first_hold = milliseconds(250), last_hold = seconds(4);
@@ -106,7 +111,7 @@ class QueueDelay {
     double marked = 0;
     Duration fastest = longest;
     std::uint32_t samples = 0;
-    bool was_full = false;          // the window was what held us back
+    bool was_full = false;  // the window was what held us back
   };
 
   // spec: queue-delay
@@ -160,9 +165,9 @@ class QueueDelay {
     is_first_ = false;
   }
 
-  // A window that fills a distance is no burst that a queue could take. After a pause, whatever its reason, a target's worth
-  // is sent at once, and then for every packet that arrives two; for a short one, too, of which a full one follows, or two would be
-  // one for ever, in a window that looks as if nothing ever filled it.
+  // A window that fills a distance is no burst that a queue could take. After a pause, whatever its reason, a target's
+  // worth is sent at once, and then for every packet that arrives two; for a short one, too, of which a full one
+  // follows, or two would be one for ever, in a window that looks as if nothing ever filled it.
   // spec: queue-burst
   void limit_burst(const AckSample& info) {
     const double target = target_.ps(info.base_rtt);
@@ -203,15 +208,15 @@ class QueueDelay {
   double window_ = 0;
   Duration base_ = longest;
   Round round_;
-  double last_queue_ = 0;           // in picoseconds
+  double last_queue_ = 0;  // in picoseconds
   double loss_ = 0;
-  double too_much_ = 0;             // was in flight when a queue overflowed
-  double allowed_ = 0;              // of the window, for the moment
+  double too_much_ = 0;  // was in flight when a queue overflowed
+  double allowed_ = 0;   // of the window, for the moment
   Time backoff_until_ = Time::long_ago();
   Duration hold_ = first_hold;
-  double shrinks_from_ = 0;         // the window when the queue became too long; 0: it is not
-  Duration first_late_{0};          // and the round trip
-  std::uint32_t queues_met_ = 0;    // in a row
+  double shrinks_from_ = 0;       // the window when the queue became too long; 0: it is not
+  Duration first_late_{0};        // and the round trip
+  std::uint32_t queues_met_ = 0;  // in a row
   bool is_first_ = true;
 };
 

@@ -66,7 +66,8 @@ void RoceHost::handle(Time now, const RocePacket& packet, bool congestion) {
   }
   on_acknowledged(now, s, packet.psn);
   // Go back to what is missing and send everything after it again.
-  if (packet.kind == RocePacket::Kind::nak && packet.psn >= s.acked_psn && packet.psn < s.next_psn) s.next_psn = packet.psn;
+  if (packet.kind == RocePacket::Kind::nak && packet.psn >= s.acked_psn && packet.psn < s.next_psn)
+    s.next_psn = packet.psn;
   reschedule(s);
 }
 
@@ -106,9 +107,11 @@ void RoceHost::on_acknowledged(Time now, Sender& s, std::uint32_t psn) {
 
 // DCQCN's reaction point: cut by half of alpha, remember where to return to.
 void RoceHost::on_cnp(Time now, Sender& s) {
-  for (; s.alpha_at <= now && s.alpha > config_.gain; s.alpha_at = s.alpha_at + config_.alpha_interval) s.alpha *= 1 - config_.gain;
+  for (; s.alpha_at <= now && s.alpha > config_.gain; s.alpha_at = s.alpha_at + config_.alpha_interval)
+    s.alpha *= 1 - config_.gain;
   s.target_bps = s.rate_bps;
-  s.rate_bps = std::max(s.rate_bps * (1 - s.alpha / 2), config_.min_rate_share * static_cast<double>(config_.line_rate_bps));
+  s.rate_bps = std::max(s.rate_bps * (1 - s.alpha / 2),
+                        config_.min_rate_share * static_cast<double>(config_.line_rate_bps));
   s.alpha = (1 - config_.gain) * s.alpha + config_.gain;
   s.timer_stages = s.byte_stages = 0;
   s.bytes_since = 0;
@@ -161,7 +164,13 @@ void RoceHost::send_next(Time now, Sender& s, RoceSend& out) {
   out.destination = s.destination;
   out.entropy = s.entropy;
   out.port = s.port;
-  out.packet = {RocePacket::Kind::data, s.qp, s.next_psn, segment->flow, segment->offset + at, std::min(mtu_, segment->bytes - at), at + mtu_ >= segment->bytes};
+  out.packet = {RocePacket::Kind::data,
+                s.qp,
+                s.next_psn,
+                segment->flow,
+                segment->offset + at,
+                std::min(mtu_, segment->bytes - at),
+                at + mtu_ >= segment->bytes};
   if (s.next_psn < s.highest_sent) ++retransmitted_;
   ++s.next_psn;
   s.highest_sent = std::max(s.highest_sent, s.next_psn);
@@ -190,7 +199,8 @@ void RoceHost::handle_timeout(Time now) {
     Sender& s = senders_[timers_.whose_is_earliest()];
     if (s.increase_at <= now) {
       raise_rate(s, ++s.timer_stages);
-      s.increase_at = s.rate_bps >= static_cast<double>(config_.line_rate_bps) ? Time::never() : now + config_.increase_interval;
+      s.increase_at = s.rate_bps >= static_cast<double>(config_.line_rate_bps) ? Time::never()
+                                                                               : now + config_.increase_interval;
     }
     if (s.acked_psn != s.next_psn && now >= s.progress_at + config_.retransmit_timeout) retry(now, s);
     reschedule(s);

@@ -1,6 +1,6 @@
-// Carries out the plans of all ranks of a collective in memory: no engine, no socket, no clock. Ranks begin, messages and
-// slices arrive in an order that a seed draws; slices land in pieces, in any order, before they are announced in order.
-// Reads cases from stdin and writes results to stdout, as test_plans.py packs them.
+// Carries out the plans of all ranks of a collective in memory: no engine, no socket, no clock. Ranks begin, messages
+// and slices arrive in an order that a seed draws; slices land in pieces, in any order, before they are announced in
+// order. Reads cases from stdin and writes results to stdout, as test_plans.py packs them.
 //
 // Beside the results it reports what must never happen: an end that never comes, memory that changes while it is being
 // sent, an input that is written to, a transfer that the other side does not expect.
@@ -51,10 +51,10 @@ struct Message {
 };
 
 struct Slice {
-  std::uint32_t index = 0;              // of the transfer
+  std::uint32_t index = 0;  // of the transfer
   std::uint64_t at = 0;
   const std::uint8_t* from = nullptr;
-  std::vector<std::uint8_t> seen;       // when it was posted
+  std::vector<std::uint8_t> seen;  // when it was posted
   bool has_landed = false;
   std::uint32_t depth = 0;
 };
@@ -72,8 +72,8 @@ struct Rank {
   bool has_begun = false;
   bool has_finished = false;
   std::set<std::uint32_t> granted;
-  std::vector<std::uint32_t> early;     // peers whose messages wait for it
-  std::vector<std::uint32_t> depths;    // by inbound transfer: how many followed one another until it came
+  std::vector<std::uint32_t> early;   // peers whose messages wait for it
+  std::vector<std::uint32_t> depths;  // by inbound transfer: how many followed one another until it came
   std::uint64_t bytes = 0, transfers = 0;
   std::set<std::uint32_t> peers;
 };
@@ -110,16 +110,18 @@ class Run {
       Rank& rank = ranks_[r];
       if (!rank.has_finished) fail("rank " + std::to_string(r) + " never ends");
       for (const Outbound& out : rank.op->outs)
-        if (out.is_eager ? !out.posted : out.posted < out.slices.count) fail("rank " + std::to_string(r) + " never sends something");
+        if (out.is_eager ? !out.posted : out.posted < out.slices.count)
+          fail("rank " + std::to_string(r) + " never sends something");
       if (case_.is_in_place) continue;
       for (std::size_t i = 0; i < rank.given.size(); ++i)
-        if (!std::equal(rank.given[i].begin(), rank.given[i].end(), rank.call.inputs[i].data)) fail("an input was written to");
+        if (!std::equal(rank.given[i].begin(), rank.given[i].end(), rank.call.inputs[i].data))
+          fail("an input was written to");
     }
   }
 
   std::string problem;
   std::uint32_t deepest = 0;
-  std::uint64_t max_early = 0;         // messages of one rank for another that has not begun
+  std::uint64_t max_early = 0;  // messages of one rank for another that has not begun
   std::vector<Rank>& ranks() { return ranks_; }
 
  private:
@@ -182,7 +184,9 @@ class Run {
     for (; out.posted < rank.op->ready(out); ++out.posted) {
       const std::uint64_t at = out.posted * out.slices.size;
       const std::uint8_t* from = out.from + at;
-      way(r, out.peer).slices.push_back({out.index, at, from, {from, from + std::min(out.slices.size, out.bytes - at)}, false, depth});
+      way(r, out.peer)
+          .slices.push_back(
+              {out.index, at, from, {from, from + std::min(out.slices.size, out.bytes - at)}, false, depth});
       events_.push_back({What::land, r, out.peer});
       events_.push_back({What::announce, r, out.peer});
     }
@@ -246,7 +250,8 @@ class Run {
     slice.has_landed = true;
     const std::uint64_t bytes = slice.seen.size();
     if (slice.at + bytes > in->bytes) return fail("a slice beyond its transfer");
-    if (bytes && std::memcmp(slice.from, slice.seen.data(), bytes) != 0) return fail("memory changed while it was sent");
+    if (bytes && std::memcmp(slice.from, slice.seen.data(), bytes) != 0)
+      return fail("memory changed while it was sent");
     std::vector<std::uint64_t> starts;
     for (std::uint64_t at = 0; at < bytes; at += 4096) starts.push_back(at);
     for (std::size_t i = starts.size(); i > 0; --i) {
@@ -288,7 +293,13 @@ Part new_part(Rank& rank, std::uint64_t bytes) {
 std::vector<Rank> read_ranks(const Case& given) {
   std::vector<Rank> ranks(given.ranks);
   for (Rank& rank : ranks) {
-    rank.call = {static_cast<Kind>(given.kind), static_cast<DType>(given.dtype), static_cast<ReduceOp>(given.op), given.factor, given.root, {}, {}};
+    rank.call = {static_cast<Kind>(given.kind),
+                 static_cast<DType>(given.dtype),
+                 static_cast<ReduceOp>(given.op),
+                 given.factor,
+                 given.root,
+                 {},
+                 {}};
     std::uint32_t ins = 0, outs = 0;
     if (!read(ins) || !read(outs)) std::exit(2);
     std::vector<std::uint64_t> sizes(ins + outs);

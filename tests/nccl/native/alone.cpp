@@ -46,7 +46,8 @@ void one_message(Net& net, void* context) {
   must(net.receive(receive, in.data(), 4096, to, &got), "irecv");
   while (!sent) must(net.send(send, out.data(), 4096, &sent), "isend");
   for (void* request : {sent, got})
-    for (int is_done = 0; !is_done; deadline.check("a message")) must(net.tail.test(request, &is_done, nullptr), "test");
+    for (int is_done = 0; !is_done; deadline.check("a message"))
+      must(net.tail.test(request, &is_done, nullptr), "test");
   require(in.data()[17] == 99, "a message has its bytes");
   must(net.middle.deregister_memory(send, from), "deregMr");
   must(net.middle.deregister_memory(receive, to), "deregMr");
@@ -73,7 +74,8 @@ void cycle(const std::string& path, int version, const std::vector<int>& numbers
   }
   require(entries("/proc/self/task") <= threads, "threads do not grow");
   require(entries("/proc/self/fd") <= descriptors, "descriptors do not grow");
-  require(std::getenv("SOFTMRC_SANITIZER") || resident_kib() <= kib + 4096, "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
+  require(std::getenv("SOFTMRC_SANITIZER") || resident_kib() <= kib + 4096,
+          "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
 }
 
 int knock(const Handle& handle, const std::string& says) {
@@ -97,8 +99,13 @@ void strangers(const std::string& path, int version, const std::vector<int>&) {
   Handle handle;
   must(net.listen(context, handle.data(), &door), "listen");
   const std::string hello = std::string("\0\0\0\x24H\0\1\0", 8) + std::string(32, 'n');
-  const std::vector<std::string> lines{"", "GET / HTTP/1.1\r\n\r\n", std::string(5000, '\xFF'), std::string("\0\0\0\0", 4), hello,
-                                       hello + std::string("\0\0\0\x30O", 5) + std::string(47, 's'), std::string("\0\0\0\5Exxxx", 9)};
+  const std::vector<std::string> lines{"",
+                                       "GET / HTTP/1.1\r\n\r\n",
+                                       std::string(5000, '\xFF'),
+                                       std::string("\0\0\0\0", 4),
+                                       hello,
+                                       hello + std::string("\0\0\0\x30O", 5) + std::string(47, 's'),
+                                       std::string("\0\0\0\5Exxxx", 9)};
   std::vector<int> fds;
   for (int i = 0; i < 140; ++i) fds.push_back(knock(handle, lines[i % lines.size()]));
   for (int i = 0; i < 20; ++i) {
@@ -114,14 +121,16 @@ void strangers(const std::string& path, int version, const std::vector<int>&) {
   for (const int fd : fds) close(fd);
   Handle nonsense{};
   void* comm = nullptr;
-  require(net.connect(context, nonsense.data(), &comm) == Result::system_error && !comm, "a handle that is none is refused");
+  require(net.connect(context, nonsense.data(), &comm) == Result::system_error && !comm,
+          "a handle that is none is refused");
   must(net.tail.close_listen(door), "closeListen");
   must(net.tail.close_send(send), "closeSend");
   must(net.tail.close_receive(receive), "closeRecv");
   must(net.finalize(context), "finalize");
 }
 
-// A listener, and a connector whose environment differs: refused at the connector, in words, and no harm to the listener.
+// A listener, and a connector whose environment differs: refused at the connector, in words, and no harm to the
+// listener.
 void unlike(const std::string& path, int version, const std::vector<int>&) {
   int ends[2];
   require(pipe(ends) == 0, "a pipe");
@@ -141,7 +150,8 @@ void unlike(const std::string& path, int version, const std::vector<int>&) {
       require(!comm, "who is unlike is not connected");
       deadline.check("being refused");
     }
-    require(result == Result::system_error && warning().find(std::getenv("HARNESS_WORD")) != std::string::npos, "in words: " + warning());
+    require(result == Result::system_error && warning().find(std::getenv("HARNESS_WORD")) != std::string::npos,
+            "in words: " + warning());
     must(net.finalize(context), "finalize");
     std::exit(0);
   }
@@ -277,7 +287,8 @@ void held_up(const std::string& path, int version, const std::vector<int>& numbe
 
 }  // namespace
 
-const std::map<std::string, Alone> alone{{"cycle", cycle},       {"strangers", strangers},           {"unlike", unlike},  {"refused", refused},
-                                         {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}, {"short_of", short_of}};
+const std::map<std::string, Alone> alone{
+    {"cycle", cycle},       {"strangers", strangers},           {"unlike", unlike},   {"refused", refused},
+    {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}, {"short_of", short_of}};
 
 }  // namespace harness

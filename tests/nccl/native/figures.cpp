@@ -28,7 +28,9 @@ void pingpong(Side& here, int side, const std::vector<int>& numbers) {
     times.push_back(since(start) / 2);
   }
   std::sort(times.begin(), times.end());
-  if (side == 0) std::printf("%zu B: median %.1f us, 9 of 10 within %.1f us\n", size, times[turns / 2] * 1e6, times[turns * 9 / 10] * 1e6);
+  if (side == 0)
+    std::printf("%zu B: median %.1f us, 9 of 10 within %.1f us\n", size, times[turns / 2] * 1e6,
+                times[turns * 9 / 10] * 1e6);
   must(here.net.middle.deregister_memory(here.sends[0].comm, from), "deregMr");
   must(here.net.middle.deregister_memory(here.receives[0].comm, to), "deregMr");
   here.close();
@@ -64,7 +66,9 @@ void speed(Side& here, int side, const std::vector<int>& numbers) {
         void* request = nullptr;
         if (way.begun < messages && way.pending.size() < window) {
           if (is_send) must(here.net.send(c.comm, out.data(), size, &request), "isend");
-          else must(here.net.receive(c.comm, in.data() + way.begun % window * size, size, handles[i / 2], &request), "irecv");
+          else
+            must(here.net.receive(c.comm, in.data() + way.begun % window * size, size, handles[i / 2], &request),
+                 "irecv");
           if (request) way.pending.push_back(request);
           way.begun += request != nullptr;
         }
@@ -81,7 +85,9 @@ void speed(Side& here, int side, const std::vector<int>& numbers) {
   }
   std::sort(times.begin(), times.end());
   const double bytes = static_cast<double>(size) * messages * connections;
-  if (side == 0) std::printf("%d MiB each way: median %.2f ms, %.0f MB/s\n", messages * connections, times[steps / 2] * 1e3, bytes / times[steps / 2] / 1e6);
+  if (side == 0)
+    std::printf("%d MiB each way: median %.2f ms, %.0f MB/s\n", messages * connections, times[steps / 2] * 1e3,
+                bytes / times[steps / 2] / 1e6);
   here.bootstrap.meet();
   here.close();
 }

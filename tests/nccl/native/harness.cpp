@@ -15,8 +15,21 @@ namespace harness {
 using Story = void (*)(Side&, int side, const std::vector<int>& numbers);
 
 const std::map<std::string, Story> stories{
-    {"traffic", traffic}, {"words", words}, {"abort_receive", abort_receive}, {"abort_send", abort_send}, {"time_wait_state", time_wait_state},
-    {"killed_sender", killed_sender}, {"killed_receiver", killed_receiver}, {"too_long", too_long}, {"fork", forked}, {"bursts", bursts}, {"many", many}, {"ahead", ahead}, {"tarry", tarry}, {"pingpong", pingpong}, {"speed", speed},
+    {"traffic", traffic},
+    {"words", words},
+    {"abort_receive", abort_receive},
+    {"abort_send", abort_send},
+    {"time_wait_state", time_wait_state},
+    {"killed_sender", killed_sender},
+    {"killed_receiver", killed_receiver},
+    {"too_long", too_long},
+    {"fork", forked},
+    {"bursts", bursts},
+    {"many", many},
+    {"ahead", ahead},
+    {"tarry", tarry},
+    {"pingpong", pingpong},
+    {"speed", speed},
 };
 
 void run(const std::string& path, int version, int side, int fd, Story story, const std::vector<int>& numbers) {
@@ -68,7 +81,8 @@ int main(int count, char** words) {
     int status = 0;
     require(waitpid(child, &status, 0) == child, "the other process ends");
     const bool was_to_die = name.starts_with("killed");
-    require(was_to_die ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0, "the other process is content");
+    require(was_to_die ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0,
+            "the other process is content");
   }
   std::puts("all holds");
   return 0;

@@ -26,7 +26,7 @@ inline void require(bool promise, const std::string& words) {
 // The last warning, as NCCL keeps it.
 inline std::mutex warning_mutex;
 inline std::string last_warning, last_line;  // the latter of any level
-inline std::function<void()> on_warning;  // who logs may take its time, and ask for more
+inline std::function<void()> on_warning;     // who logs may take its time, and ask for more
 
 inline void log(LogLevel level, unsigned long, const char*, int, const char* format, ...) {
   char text[1024];
@@ -55,7 +55,8 @@ inline std::string said() {
 }
 
 inline void must(Result result, const char* what) {
-  require(result == Result::success, std::string(what) + " gave " + std::to_string(static_cast<int>(result)) + ": " + warning());
+  require(result == Result::success,
+          std::string(what) + " gave " + std::to_string(static_cast<int>(result)) + ": " + warning());
 }
 
 struct Seen {  // of the properties, what every version has
@@ -71,9 +72,9 @@ struct Net {
   std::function<Result(void**)> init;
   std::function<Result(int*)> devices;
   std::function<Seen()> properties;
-  std::function<Result(void*, void*, void**)> listen;    // context, handle, comm
+  std::function<Result(void*, void*, void**)> listen;  // context, handle, comm
   std::function<Result(void*, void*, void**)> connect;
-  std::function<Result(void*, void*, std::size_t, void**)> send;      // comm, data, size, request
+  std::function<Result(void*, void*, std::size_t, void**)> send;            // comm, data, size, request
   std::function<Result(void*, void*, std::size_t, void*, void**)> receive;  // comm, data, size, memory, request
   std::function<Result(void*)> finalize;
   Middle middle{};
@@ -85,8 +86,10 @@ Seen seen(Result (*ask)(int, Properties*)) {
   Properties p;
   must(ask(0, &p), "properties");
   if constexpr (requires { p.made_of; })
-    require(p.made_of.count == 1 && p.made_of.devices[0] == 0 && p.max_p2p_bytes > 0 && p.max_collective_bytes > 0, "a device is made of itself");
-  if constexpr (requires { p.rail; }) require(p.rail == -1 && p.plane == -1 && p.max_multi_request == 1, "no rail and no plane");
+    require(p.made_of.count == 1 && p.made_of.devices[0] == 0 && p.max_p2p_bytes > 0 && p.max_collective_bytes > 0,
+            "a device is made of itself");
+  if constexpr (requires { p.rail; })
+    require(p.rail == -1 && p.plane == -1 && p.max_multi_request == 1, "no rail and no plane");
   require(p.device_type == 0 && p.guid == 0 && p.registers_globally == 0, "a plain device");
   return {p.name, p.pointers, p.max_receives, p.speed_mbps};
 }
@@ -150,7 +153,9 @@ void take_contexts(Net& net, const Table& table) {
     return table.init(context, 42, &config, log, nullptr);
   };
   net.listen = [&table](void* context, void* handle, void** comm) { return table.listen(context, 0, handle, comm); };
-  net.connect = [&table](void* context, void* handle, void** comm) { return table.connect(context, 0, handle, comm, nullptr); };
+  net.connect = [&table](void* context, void* handle, void** comm) {
+    return table.connect(context, 0, handle, comm, nullptr);
+  };
   net.finalize = table.finalize;
   take_new_messages(net, table);
 }

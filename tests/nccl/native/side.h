@@ -1,5 +1,5 @@
-// One of two ranks: a way to tell the other something before there is a network, connections each way, and memory that is
-// gone when it is given back.
+// One of two ranks: a way to tell the other something before there is a network, connections each way, and memory that
+// is gone when it is given back.
 #pragma once
 
 #include <sys/mman.h>
@@ -23,7 +23,8 @@ using Handle = std::array<char, handle_bytes>;
 
 class Deadline {
  public:
-  explicit Deadline(double seconds) : until_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
+  explicit Deadline(double seconds)
+      : until_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
   void check(const std::string& what) const { require(Clock::now() < until_, what + " took too long; " + warning()); }
 
  private:
@@ -34,7 +35,9 @@ class Deadline {
 class Bootstrap {
  public:
   explicit Bootstrap(int fd) : fd_(fd) {}
-  void tell(const void* data, std::size_t size) { require(::write(fd_, data, size) == static_cast<ssize_t>(size), "the other side is there"); }
+  void tell(const void* data, std::size_t size) {
+    require(::write(fd_, data, size) == static_cast<ssize_t>(size), "the other side is there");
+  }
   void hear(void* data, std::size_t size) {
     auto* at = static_cast<char*>(data);
     while (size) {
@@ -58,7 +61,8 @@ class Bootstrap {
 class Pages {
  public:
   explicit Pages(std::size_t size) : size_((size + 4095) / 4096 * 4096) {
-    void* const memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                              0);
     require(memory != MAP_FAILED, "there is memory");
     data_ = static_cast<std::uint8_t*>(memory);
   }
@@ -66,7 +70,9 @@ class Pages {
   ~Pages() { give_back(); }
   void give_back() {
     // Kept as an address that nobody may use, so that nothing else is mapped there meanwhile.
-    if (data_) require(mprotect(data_, size_, PROT_NONE) == 0 && madvise(data_, size_, MADV_DONTNEED) == 0, "memory is given back");
+    if (data_)
+      require(mprotect(data_, size_, PROT_NONE) == 0 && madvise(data_, size_, MADV_DONTNEED) == 0,
+              "memory is given back");
     data_ = nullptr;
   }
   std::uint8_t* data() { return data_; }
@@ -89,7 +95,8 @@ class Side {
     int count = 0;
     must(net.devices(&count), "devices");
     const Seen device = net.properties();
-    require(count == 1 && device.pointers == 1 && device.max_receives == 1 && device.speed > 0 && !device.name.empty(), "one device, of host memory");
+    require(count == 1 && device.pointers == 1 && device.max_receives == 1 && device.speed > 0 && !device.name.empty(),
+            "one device, of host memory");
   }
 
   // So many connections each way, set up in turns and with many a null, as NCCL's service thread does.

@@ -98,14 +98,18 @@ struct Flow {
     require(static_cast<std::size_t>(size) == size_of(number), "a message has its size");
     if (!is_send) {
       require(is_filled(at(number), size_of(number), seed_of(number)), "a message has its bytes");
-      for (std::size_t i = 0; i < canary; ++i) require(at(number)[size_of(number) + i] == 0xA5, "nothing lands beside a message");
+      for (std::size_t i = 0; i < canary; ++i)
+        require(at(number)[size_of(number) + i] == 0xA5, "nothing lands beside a message");
     }
     is_used[number % window] = false;
     pending.erase(which);
     ++ended;
   }
 
-  void end() { must(side.net.middle.deregister_memory(connection.comm, connection.memory), "deregMr"); pages.give_back(); }
+  void end() {
+    must(side.net.middle.deregister_memory(connection.comm, connection.memory), "deregMr");
+    pages.give_back();
+  }
 };
 
 // Sends a message each way on the connection of this number, and checks it.
@@ -117,7 +121,8 @@ void converse(Side& here, int side, int connection, std::size_t size) {
   fill(out.data(), size, 77 + side);
   void* const got = here.begin_receive(receive, in.data(), size, to);
   void* const sent = here.begin_send(send, out.data(), size);
-  require(static_cast<std::size_t>(here.finish(sent)) == size && static_cast<std::size_t>(here.finish(got)) == size, "a message has its size");
+  require(static_cast<std::size_t>(here.finish(sent)) == size && static_cast<std::size_t>(here.finish(got)) == size,
+          "a message has its size");
   require(is_filled(in.data(), size, 77 + !side), "a message has its bytes");
   must(here.net.middle.deregister_memory(send.comm, from), "deregMr");
   must(here.net.middle.deregister_memory(receive.comm, to), "deregMr");
@@ -168,7 +173,9 @@ void traffic(Side& here, int side, const std::vector<int>& numbers) {
 void words(Side& here, int side, const std::vector<int>& numbers) {
   const std::uint32_t messages = static_cast<std::uint32_t>(numbers.at(0));
   const auto count = static_cast<std::size_t>(numbers.at(1));
-  const auto data_of = [](std::uint32_t number, std::size_t i) { return static_cast<std::uint32_t>((number * 0x9E3779B9u ^ i) * 0x85EBCA6Bu); };
+  const auto data_of = [](std::uint32_t number, std::size_t i) {
+    return static_cast<std::uint32_t>((number * 0x9E3779B9u ^ i) * 0x85EBCA6Bu);
+  };
   here.connect(1);
   Pages pages(count * 8);
   auto* const memory = reinterpret_cast<std::uint64_t*>(pages.data());
@@ -179,7 +186,8 @@ void words(Side& here, int side, const std::vector<int>& numbers) {
   for (std::uint32_t number = 1; number <= messages; ++number) {
     if (side == 0) {
       for (std::size_t i = 0; i < count; ++i) memory[i] = std::uint64_t{number} << 32 | data_of(number, i);
-      require(here.finish(here.begin_send(connection, memory, count * 8)) == static_cast<int>(count * 8), "all words leave");
+      require(here.finish(here.begin_send(connection, memory, count * 8)) == static_cast<int>(count * 8),
+              "all words leave");
       continue;
     }
     void* const request = here.begin_receive(connection, memory, count * 8, handle);
@@ -216,13 +224,15 @@ void abort_receive(Side& here, int side, const std::vector<int>&) {
     for (int i = 0; i < 3; ++i) {
       void* request = nullptr;
       const Deadline deadline(20);
-      while (!request && here.net.send(here.sends[0].comm, pages.data(), mib, &request) == Result::success) deadline.check("isend");
+      while (!request && here.net.send(here.sends[0].comm, pages.data(), mib, &request) == Result::success)
+        deadline.check("isend");
       if (request) requests.push_back(request);
     }
     here.bootstrap.tell(&word, 1);
     for (void* request : requests)
       if (const Result result = outcome(here, request, 15); result != Result::success) {
-        require(result == Result::remote_error, "a peer that is gone is a remote error, not " + std::to_string(static_cast<int>(result)));
+        require(result == Result::remote_error,
+                "a peer that is gone is a remote error, not " + std::to_string(static_cast<int>(result)));
         break;
       }
     must(here.net.middle.deregister_memory(here.sends[0].comm, memory), "deregMr");
@@ -289,7 +299,8 @@ void time_wait_state(Side& here, int side, const std::vector<int>& numbers) {
   void* const memory = here.registered(connection, pages);
   if (side == 0) {
     fill(pages.data(), size, 5);
-    require(static_cast<std::size_t>(here.finish(here.begin_send(connection, pages.data(), size))) == size, "all is sent");
+    require(static_cast<std::size_t>(here.finish(here.begin_send(connection, pages.data(), size))) == size,
+            "all is sent");
   } else {
     here.finish(here.begin_receive(connection, pages.data(), size, memory));
     require(is_filled(pages.data(), size, 5), "all has come");
@@ -329,7 +340,8 @@ void killed_receiver(Side& here, int side, const std::vector<int>&) {
     deadline.check("noticing");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  require(result == Result::remote_error && warning().find("peer 127.0.0.") != std::string::npos, "a remote error, named: " + warning());
+  require(result == Result::remote_error && warning().find("peer 127.0.0.") != std::string::npos,
+          "a remote error, named: " + warning());
   must(here.net.middle.deregister_memory(here.sends[0].comm, memory), "deregMr");
   here.close();
 }
@@ -360,7 +372,8 @@ void ahead(Side& here, int side, const std::vector<int>&) {
   for (; begun < messages; ++begun) {
     std::uint8_t* const data = pages.data() + begun * size;
     if (side == 0) fill(data, size, static_cast<std::uint64_t>(begun));
-    here.finish(side == 0 ? here.begin_send(connection, data, size) : here.begin_receive(connection, data, size, memory));
+    here.finish(side == 0 ? here.begin_send(connection, data, size)
+                          : here.begin_receive(connection, data, size, memory));
     require(side == 0 || is_filled(data, size, static_cast<std::uint64_t>(begun)), "a message has its bytes");
   }
   must(here.net.middle.deregister_memory(connection.comm, memory), "deregMr");
@@ -370,7 +383,8 @@ void ahead(Side& here, int side, const std::vector<int>&) {
 // Both are told, and soon: who sent by the shelf has been told that all went well, and learns it by sending more.
 void too_long(Side& here, int side, const std::vector<int>&) {
   here.connect(2);
-  constexpr std::size_t sizes[2][2] = {{200, 100}, {30'000, 20'000}};  // what is sent, and what fits: by the shelf, and granted
+  constexpr std::size_t sizes[2][2] = {{200, 100},
+                                       {30'000, 20'000}};  // what is sent, and what fits: by the shelf, and granted
   for (int i = 0; i < 2; ++i) {
     Pages pages(longest);
     Connection& connection = side == 0 ? here.sends[i] : here.receives[i];
@@ -388,7 +402,8 @@ void too_long(Side& here, int side, const std::vector<int>&) {
           result = here.net.send(connection.comm, pages.data(), 30'000, &request);  // for which nobody will ever ask
         }
       }
-      require(i == 0 ? result == Result::remote_error && warning().find("broke off") != std::string::npos : result == Result::invalid_usage,
+      require(i == 0 ? result == Result::remote_error && warning().find("broke off") != std::string::npos
+                     : result == Result::invalid_usage,
               "who sends too much is told: " + warning());
     } else {
       Pages more(4096);
@@ -396,7 +411,9 @@ void too_long(Side& here, int side, const std::vector<int>&) {
       on_warning = [&] { here.registered(connection, more); };
       const Result result = outcome(here, here.begin_receive(connection, pages.data(), sizes[i][1], memory), 10);
       on_warning = nullptr;
-      require(result == Result::invalid_usage && warning().find("200 bytes to a receive of 100") != std::string::npos == (i == 0), "who is sent too much is told: " + warning());
+      require(result == Result::invalid_usage &&
+                  warning().find("200 bytes to a receive of 100") != std::string::npos == (i == 0),
+              "who is sent too much is told: " + warning());
       if (i == 0) here.bootstrap.meet();
     }
     here.bootstrap.meet();
@@ -417,7 +434,8 @@ void forked(Side& here, int side, const std::vector<int>&) {
     std::exit(result == Result::system_error && warning().find("fork") != std::string::npos ? 0 : 3);
   }
   int status = 0;
-  require(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "a forked child is told, and ends");
+  require(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+          "a forked child is told, and ends");
   here.bootstrap.meet();
   converse(here, side, 0, 500'000);
   here.bootstrap.meet();
@@ -442,7 +460,8 @@ void tarry(Side& here, int side, const std::vector<int>&) {
   here.close();
 }
 
-// One message after the other, with gaps in which lanes fall asleep: a wake-up that gets lost costs up to half a second.
+// One message after the other, with gaps in which lanes fall asleep: a wake-up that gets lost costs up to half a
+// second.
 void many(Side& here, int side, const std::vector<int>& numbers) {
   here.connect(1);
   Pages out(64), in(64);
@@ -464,8 +483,8 @@ void many(Side& here, int side, const std::vector<int>& numbers) {
   here.close();
 }
 
-// NUMBERS: bursts, messages of a megabyte in each, the burst for which the receiver comes late, and how many ms. Side 0 sends, with
-// a pause after each burst; before the last it waits until its standard input ends.
+// NUMBERS: bursts, messages of a megabyte in each, the burst for which the receiver comes late, and how many ms. Side 0
+// sends, with a pause after each burst; before the last it waits until its standard input ends.
 void bursts(Side& here, int side, const std::vector<int>& numbers) {
   here.connect(1);
   const int messages = numbers[1];
@@ -473,7 +492,8 @@ void bursts(Side& here, int side, const std::vector<int>& numbers) {
   Connection& mine = side == 0 ? here.sends[0] : here.receives[0];
   void* const memory = here.registered(mine, pages);
   for (int burst = 0; burst < numbers[0]; ++burst) {
-    if (side == 0 && burst == numbers[0] - 1) while (std::getchar() != EOF) {}
+    if (side == 0 && burst == numbers[0] - 1)
+      while (std::getchar() != EOF) {}
     here.bootstrap.meet();
     if (side == 1 && burst == numbers[2]) std::this_thread::sleep_for(std::chrono::milliseconds(numbers[3]));
     std::vector<void*> pending;

@@ -89,10 +89,11 @@ int main(int count, char** words) {
     network.sample_every(microseconds(10));
   }
   const auto started = std::chrono::steady_clock::now();
-  while (network.run(Time{} + seconds(1), 1'000'000)) {
-  }
+  while (network.run(Time{} + seconds(1), 1'000'000)) {}
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
   std::printf("%016llx %u of %zu flows, %llu data packets\n", static_cast<unsigned long long>(network.trace_hash()),
-              network.completed(), network.workload().flows().size(), static_cast<unsigned long long>(network.host_counters().data_packets));
-  std::fprintf(stderr, "%.3f s, %.0f hops/s\n", wall.count(), static_cast<double>(network.link_counters().hops) / wall.count());
+              network.completed(), network.workload().flows().size(),
+              static_cast<unsigned long long>(network.host_counters().data_packets));
+  std::fprintf(stderr, "%.3f s, %.0f hops/s\n", wall.count(),
+               static_cast<double>(network.link_counters().hops) / wall.count());
 }

@@ -1,6 +1,6 @@
-// Weather around a line that only remembers: whatever is sent comes out as the faults say and the counters tell, by the seed.
-// And a plane on a kernel that has no room, cannot segment, or speaks of earlier errors: all leaves once, and in order.
-// Prints what it saw; exits with 1 where something does not hold.
+// Weather around a line that only remembers: whatever is sent comes out as the faults say and the counters tell, by the
+// seed. And a plane on a kernel that has no room, cannot segment, or speaks of earlier errors: all leaves once, and in
+// order. Prints what it saw; exits with 1 where something does not hold.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 #include "wire/packet.h"
 
 using namespace softmrc;
-using udp::Faults;
 using udp::FaultInjector;
+using udp::Faults;
 using udp::GsoBatch;
 using Packet = std::vector<std::uint8_t>;
 
@@ -212,8 +212,10 @@ void a_storm_adds_up(std::uint64_t seed) {
   require(run.memory.sent.empty(), "all are delayed");
   run.finish();
   const udp::FaultStats& stats = run.foul.stats();
-  require(stats.dropped && stats.duplicated && stats.reordered && stats.corrupted && stats.marked && stats.trimmed, "of every kind");
-  require(run.memory.sent.size() == run.load.packets.size() - stats.dropped + stats.duplicated, "as many as are counted");
+  require(stats.dropped && stats.duplicated && stats.reordered && stats.corrupted && stats.marked && stats.trimmed,
+          "of every kind");
+  require(run.memory.sent.size() == run.load.packets.size() - stats.dropped + stats.duplicated,
+          "as many as are counted");
   std::uint64_t corrupted = 0, marked = 0, trimmed = 0;
   std::uint32_t newest = 0, overtaken = 0;
   for (const Sent& sent : run.memory.sent) {
@@ -253,10 +255,12 @@ void what_is_held_can_be_let_go() {
   faults.black_hole = true;
   run.foul.set(faults);
   run.send();
-  require(run.memory.sent.empty() && run.foul.stats().swallowed == run.load.packets.size(), "one is delayed, the next swallowed");
+  require(run.memory.sent.empty() && run.foul.stats().swallowed == run.load.packets.size(),
+          "one is delayed, the next swallowed");
   run.memory.own.assign(run.memory.own.size(), 0);  // it was the sender's, who may do with it as he likes
   run.foul.flush(run.now);
-  require(run.memory.sent.size() == run.load.packets.size() && run.foul.deadline() == Time::never(), "all that was held leaves");
+  require(run.memory.sent.size() == run.load.packets.size() && run.foul.deadline() == Time::never(),
+          "all that was held leaves");
   for (std::size_t i = 0; i < run.load.packets.size(); ++i)
     require(run.memory.sent[i].bytes == run.load.packets[i], "in its order");
 }
@@ -287,7 +291,8 @@ void what_comes_in_is_thinned() {
       require(next++ != run.load.packets.end(), "whole packets, in their order");
     }
   }
-  require(came > 0 && run.foul.stats().dropped > 0 && came + run.foul.stats().dropped == run.load.packets.size(), "the others come in");
+  require(came > 0 && run.foul.stats().dropped > 0 && came + run.foul.stats().dropped == run.load.packets.size(),
+          "the others come in");
 
   udp::SendError error;
   run.memory.reports = 2;
@@ -295,7 +300,8 @@ void what_comes_in_is_thinned() {
   faults.black_hole = true;
   run.foul.set(faults);
   require(run.foul.receive(receiver).empty(), "nothing comes out of a black hole");
-  require(run.foul.next_error(0, error) && !error.is_port_unreachable && !run.foul.next_error(0, error), "nor a report");
+  require(run.foul.next_error(0, error) && !error.is_port_unreachable && !run.foul.next_error(0, error),
+          "nor a report");
 }
 
 std::uint16_t segment_of(msghdr& header) {
@@ -328,7 +334,8 @@ void a_plane_sends_all_once_and_in_order(std::uint64_t seed) {
     if (kernel.prng.chance(0.2)) plane.set_faults(Time{0}, kernel.prng.chance(0.5) ? faults : Faults{});
     plane.io().send(Time{0}, static_cast<std::uint32_t>(t % 3), std::span(load.batches).subspan(t, some));
     for (std::size_t i = t; i < t + some; ++i)
-      for (const iovec& piece : load.pieces[i]) std::fill_n(static_cast<std::uint8_t*>(piece.iov_base), piece.iov_len, std::uint8_t{0});
+      for (const iovec& piece : load.pieces[i])
+        std::fill_n(static_cast<std::uint8_t*>(piece.iov_base), piece.iov_len, std::uint8_t{0});
     t += some;
     if (plane.is_blocked()) {
       require(kernel.sent.size() >= told, "what was sent stays so");
@@ -410,7 +417,8 @@ extern "C" int sendmmsg(int, mmsghdr* messages, unsigned count, int) {
     const Packet bytes = joined(header.msg_iov, header.msg_iovlen);
     const std::size_t step = segment ? segment : bytes.size();
     for (std::size_t at = 0; at < bytes.size(); at += step)
-      kernel.sent.emplace_back(bytes.begin() + static_cast<std::ptrdiff_t>(at), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(at + step, bytes.size())));
+      kernel.sent.emplace_back(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                               bytes.begin() + static_cast<std::ptrdiff_t>(std::min(at + step, bytes.size())));
   }
   return done ? static_cast<int>(done) : refuse(EIO);
 }

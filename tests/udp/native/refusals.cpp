@@ -1,12 +1,12 @@
-// Loaded in front of the C library: calls that the system refuses as often as it is told to. Each call of the table may be
-// refused in every thread or in those of one name, the first time or after so many that go well, once or until it is
+// Loaded in front of the C library: calls that the system refuses as often as it is told to. Each call of the table may
+// be refused in every thread or in those of one name, the first time or after so many that go well, once or until it is
 // allowed again; and it counts how often that happened. A program that cannot ask this library sets REFUSE to
 // "call:errno:thread:skip:times", and REFUSED_REPORT to a file where the numbers are written when it ends.
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -26,12 +26,13 @@
 #include <cstring>
 #include <mutex>
 
-#define REFUSABLE_CALLS(X)                                                                                              \
-  X(accept4) X(access) X(bind) X(chmod) X(connect) X(epoll_create1) X(epoll_ctl) X(epoll_pwait2) X(epoll_wait)          \
-  X(eventfd) X(fallocate) X(fcntl) X(fstat) X(getifaddrs) X(getpeername) X(getrandom) X(getsockname) X(getsockopt)      \
-  X(if_indextoname) X(if_nametoindex) X(ioctl) X(listen) X(lstat) X(memfd_create) X(mkdir) X(mmap) X(open) X(opendir)   \
-  X(poll) X(ppoll) X(pthread_create) X(read) X(recv) X(recvmmsg) X(recvmsg) X(send) X(sendmmsg) X(setsockopt) X(socket) \
-  X(stat) X(train) X(unlink) X(write)
+#define REFUSABLE_CALLS(X)                                                                                             \
+  X(accept4)                                                                                                           \
+  X(access) X(bind) X(chmod) X(connect) X(epoll_create1) X(epoll_ctl) X(epoll_pwait2) X(epoll_wait) X(eventfd)         \
+      X(fallocate) X(fcntl) X(fstat) X(getifaddrs) X(getpeername) X(getrandom) X(getsockname) X(getsockopt)            \
+          X(if_indextoname) X(if_nametoindex) X(ioctl) X(listen) X(lstat) X(memfd_create) X(mkdir) X(mmap) X(open)     \
+              X(opendir) X(poll) X(ppoll) X(pthread_create) X(read) X(recv) X(recvmmsg) X(recvmsg) X(send) X(sendmmsg) \
+                  X(setsockopt) X(socket) X(stat) X(train) X(unlink) X(write)
 
 namespace {
 
@@ -39,7 +40,7 @@ enum Number {
 #define AS_NUMBER(name) number_##name,
   REFUSABLE_CALLS(AS_NUMBER)
 #undef AS_NUMBER
-  count_of_calls
+      count_of_calls
 };
 
 const char* const names[] = {
@@ -49,9 +50,9 @@ const char* const names[] = {
 };
 
 struct Call {
-  std::atomic<int> left{0};     // how often it is refused yet; negative: until it is allowed
+  std::atomic<int> left{0};  // how often it is refused yet; negative: until it is allowed
   std::atomic<int> refused{0};
-  std::atomic<int> passed{0};   // of those that the rule is about
+  std::atomic<int> passed{0};  // of those that the rule is about
   int error = 0, skip = 0;
   char thread[16] = "";
 };
@@ -154,13 +155,13 @@ __attribute__((destructor)) static void report() {
 
 // A call that says -1 and errno when it is refused.
 #define REFUSABLE(type, name, refused, parameters, ...)                              \
-  type name parameters {                                                            \
+  type name parameters {                                                             \
     static auto* const real = next(#name, static_cast<type(*) parameters>(nullptr)); \
-    if (const int error = refusal_of(number_##name)) {                              \
-      errno = error;                                                                \
-      return refused;                                                               \
-    }                                                                               \
-    return real(__VA_ARGS__);                                                       \
+    if (const int error = refusal_of(number_##name)) {                               \
+      errno = error;                                                                 \
+      return refused;                                                                \
+    }                                                                                \
+    return real(__VA_ARGS__);                                                        \
   }
 
 REFUSABLE(int, accept4, -1, (int fd, sockaddr* address, socklen_t* size, int flags), fd, address, size, flags)
@@ -173,11 +174,12 @@ REFUSABLE(int, epoll_ctl, -1, (int set, int what, int fd, epoll_event* event) no
 REFUSABLE(int, epoll_wait, -1, (int set, epoll_event* events, int most, int timeout), set, events, most, timeout)
 REFUSABLE(int, eventfd, -1, (unsigned value, int flags) noexcept, value, flags)
 REFUSABLE(int, fallocate, -1, (int fd, int mode, off_t at, off_t size), fd, mode, at, size)
-REFUSABLE(int, getifaddrs, -1, (ifaddrs** first) noexcept, first)
+REFUSABLE(int, getifaddrs, -1, (ifaddrs * *first) noexcept, first)
 REFUSABLE(int, getpeername, -1, (int fd, sockaddr* address, socklen_t* size) noexcept, fd, address, size)
 REFUSABLE(ssize_t, getrandom, -1, (void* data, size_t size, unsigned flags), data, size, flags)
 REFUSABLE(int, getsockname, -1, (int fd, sockaddr* address, socklen_t* size) noexcept, fd, address, size)
-REFUSABLE(int, getsockopt, -1, (int fd, int level, int option, void* value, socklen_t* size) noexcept, fd, level, option, value, size)
+REFUSABLE(int, getsockopt, -1, (int fd, int level, int option, void* value, socklen_t* size) noexcept, fd, level,
+          option, value, size)
 REFUSABLE(char*, if_indextoname, nullptr, (unsigned index, char* name) noexcept, index, name)
 REFUSABLE(unsigned, if_nametoindex, 0, (const char* name) noexcept, name)
 REFUSABLE(int, listen, -1, (int fd, int backlog) noexcept, fd, backlog)
@@ -186,22 +188,26 @@ REFUSABLE(int, stat, -1, (const char* path, struct stat* found) noexcept, path, 
 REFUSABLE(int, fstat, -1, (int fd, struct stat* found) noexcept, fd, found)
 REFUSABLE(int, memfd_create, -1, (const char* name, unsigned flags) noexcept, name, flags)
 REFUSABLE(int, mkdir, -1, (const char* path, mode_t mode) noexcept, path, mode)
-REFUSABLE(void*, mmap, MAP_FAILED, (void* at, size_t size, int protection, int flags, int fd, off_t offset) noexcept, at, size,
-          protection, flags, fd, offset)
+REFUSABLE(void*, mmap, MAP_FAILED, (void* at, size_t size, int protection, int flags, int fd, off_t offset) noexcept,
+          at, size, protection, flags, fd, offset)
 REFUSABLE(DIR*, opendir, nullptr, (const char* path), path)
-REFUSABLE(int, poll, -1, (pollfd* set, nfds_t count, int timeout), set, count, timeout)
-REFUSABLE(int, ppoll, -1, (pollfd* set, nfds_t count, const timespec* timeout, const sigset_t* mask), set, count, timeout, mask)
+REFUSABLE(int, poll, -1, (pollfd * set, nfds_t count, int timeout), set, count, timeout)
+REFUSABLE(int, ppoll, -1, (pollfd * set, nfds_t count, const timespec* timeout, const sigset_t* mask), set, count,
+          timeout, mask)
 REFUSABLE(ssize_t, read, -1, (int fd, void* data, size_t size), fd, data, size)
 REFUSABLE(ssize_t, recv, -1, (int fd, void* data, size_t size, int flags), fd, data, size, flags)
-REFUSABLE(int, recvmmsg, -1, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout), fd, messages, count, flags, timeout)
+REFUSABLE(int, recvmmsg, -1, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout), fd, messages,
+          count, flags, timeout)
 REFUSABLE(ssize_t, recvmsg, -1, (int fd, msghdr* message, int flags), fd, message, flags)
 REFUSABLE(ssize_t, send, -1, (int fd, const void* data, size_t size, int flags), fd, data, size, flags)
-REFUSABLE(int, setsockopt, -1, (int fd, int level, int option, const void* value, socklen_t size) noexcept, fd, level, option, value, size)
+REFUSABLE(int, setsockopt, -1, (int fd, int level, int option, const void* value, socklen_t size) noexcept, fd, level,
+          option, value, size)
 REFUSABLE(int, socket, -1, (int domain, int type, int protocol) noexcept, domain, type, protocol)
 REFUSABLE(int, unlink, -1, (const char* path) noexcept, path)
 REFUSABLE(ssize_t, write, -1, (int fd, const void* data, size_t size), fd, data, size)
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) noexcept {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                   void* argument) noexcept {
   static auto* const real = next("pthread_create", &pthread_create);
   const int error = refusal_of(number_pthread_create);
   return error ? error : real(thread, attributes, start, argument);

@@ -211,8 +211,8 @@ void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
   for (int i = 0; i < 10'000 && driven == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::thread caller([&] {
     LeaderFollower::Lock lock = turns.enter();
-    turns.drive_until(lock, clock, Time{seconds(1).ps}, [] { return false; }, [] { require(false, "it has no time to drive"); },
-               [&] { clock.ps = seconds(2).ps; });
+    turns.drive_until(lock, clock, Time{seconds(1).ps}, [] { return false; },
+                      [] { require(false, "it has no time to drive"); }, [&] { clock.ps = seconds(2).ps; });
   });
   caller.join();
   const int before = driven;
