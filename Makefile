@@ -66,8 +66,8 @@ torch-suite: $(VENV)/.test ## Run torch's own distributed tests on our backend a
 	$(BIN)/python -m tests.torch_suite.suite
 
 lint: $(VENV)/.dev ## Check style and types
-	$(BIN)/ruff check src tests tools examples
-	$(BIN)/ruff format --check -q src tests
+	$(BIN)/ruff check src benchmarks tests tools examples
+	$(BIN)/ruff format --check -q src benchmarks tests
 	$(BIN)/mypy
 
 bench: build ## Measure the engine
@@ -111,7 +111,7 @@ spec-map: $(VENV)/.built ## Write docs/spec-map.md
 api: $(VENV)/.built ## Write docs/api.md
 	$(BIN)/python tools/api.py
 
-settings: $(VENV)/.built ## Write src/softmrc/settings.py, docs/settings.md and src/softmrc/counters.py
+settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/settings.md and src/softmrc/engine/counters.py
 	$(BIN)/python tools/settings.py
 	$(BIN)/python tools/counters.py
 
@@ -125,7 +125,7 @@ paper: build ## Run the published experiments, beside RoCE, and write docs/resul
 	$(BIN)/python tools/paper.py
 
 soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
-	$(BIN)/python -P -m softmrc.soak $(SOAK_SECONDS) $(SEED)
+	$(BIN)/python -P -m softmrc_bench.soak $(SOAK_SECONDS) $(SEED)
 
 openssl: ## Build a recent libcrypto, and the extension with it: sealed packets go faster than with an old system's
 	@mkdir -p build/openssl

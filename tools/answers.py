@@ -16,7 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from softmrc import shipped, sim
+from softmrc import sim
+from softmrc._support import resources
 from softmrc.sim.answer import Answer, answer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +49,7 @@ def command(name: str) -> str:
 
 
 def ask(name: str) -> tuple[str, str, Answer]:
-    scenario = sim.load(shipped.names(shipped.SCENARIOS)[name])
+    scenario = sim.load(resources.names(resources.SCENARIOS)[name])
     if name in SMALLER:
         scenario = scenario.with_keys(SMALLER[name])
     first = scenario.run.seed
@@ -80,7 +81,7 @@ def sections_of(page: str) -> dict[str, str]:
 
 
 def main(wanted: list[str]) -> int:
-    known = [name for name in shipped.names(shipped.SCENARIOS) if name not in LEFT_OUT]
+    known = [name for name in resources.names(resources.SCENARIOS) if name not in LEFT_OUT]
     unknown = [name for name in wanted if name not in known]
     if unknown:
         print(f"There is no {unknown[0]}; there are {', '.join(known)}.", file=sys.stderr)

@@ -17,15 +17,15 @@ docstrings by `make api`. Beyond it:
 | package | has |
 |---|---|
 | `softmrc.connection` | connections: `connect`, `listen` and what they return ([udp.md](udp.md)) |
-| `softmrc.verbs` | devices, queue pairs, completion queues and memory, in the manner of RDMA verbs ([udp.md](udp.md)) |
+| `softmrc.device` | devices, queue pairs, completion queues and memory, as in RDMA verbs ([udp.md](udp.md)) |
 | `softmrc.collectives` | groups of ranks: all-reduce and its kin, without torch ([collectives.md](collectives.md)) |
 | `softmrc.torch` | `device_of` and `group_of`: what is under a process group ([torch.md](torch.md)) |
-| `softmrc.pair`, `softmrc.engine` | two endpoints in memory under a clock that you move, and the engine itself |
+| `softmrc.engine` | two endpoints in memory under a clock that you move, and the engine itself |
 | `softmrc.sim` | whole fabrics in simulated time ([simulator.md](simulator.md)) |
 | `softmrc.fabric` | designs, addresses and configurations ([fabric.md](fabric.md)) |
 | `softmrc.lab` | a fabric out of namespaces ([lab.md](lab.md)) |
 | `softmrc.wire` | packets: build, read and compare them, capture files ([wire.md](wire.md)) |
-| `softmrc.bench`, `softmrc.soak` | measurements; nothing that programs need |
+| `softmrc_bench` | measurements; nothing that programs need |
 
 """
 SHOWN = ("connect", "connect_async", "listen", "Connection", "Listener", "Device", "Group", "DirectoryStore", "Pair")

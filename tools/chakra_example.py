@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from softmrc.sim.chakra_format import COLLECTIVE, COLLECTIVES, Node, write_nodes
+from softmrc.sim.chakra_format import COLLECTIVE, COLLECTIVES, ChakraNode, write_nodes
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios" / "jobs" / "traces"
 SIZE = 1 << 20
 
 
-def nodes(collective: str, chunks: int) -> list[Node]:
+def nodes(collective: str, chunks: int) -> list[ChakraNode]:
     found = []
     for number in range(1, chunks + 1):
         attributes = {
             "is_cpu_op": False, "comm_type": COLLECTIVES.index(collective), "comm_size": SIZE // chunks
         }  # fmt: skip
         after = (number - 1,) if number > 1 else ()
-        found.append(Node(number, COLLECTIVE, f"{collective} {number}", after, 0, attributes))
+        found.append(ChakraNode(number, COLLECTIVE, f"{collective} {number}", after, 0, attributes))
     return found
 
 

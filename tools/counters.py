@@ -1,4 +1,4 @@
-"""Writes src/softmrc/counters.py: every counter, with the words beside its declaration in the core.
+"""Writes src/softmrc/engine/counters.py: every counter, with the words beside its declaration in the core.
 
 With --check nothing is written; the exit status says whether it is up to date.
 """
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "src" / "softmrc" / "counters.py"
+TARGET = ROOT / "src" / "softmrc" / "engine" / "counters.py"
 SOURCES = (ROOT / "core/proto/stats.h", ROOT / "core/udp/stats.h")
 LIST = re.compile(r"#define SOFTMRC_(\w+)_COUNTERS\(X\)(.*?)\n\n", re.DOTALL)
 ENTRY = re.compile(r"X\((\w+)\)\s*(?:/\*\s*(.*?)\s*\*/)?")

@@ -18,27 +18,27 @@ from pathlib import Path
 import numpy as np
 
 from softmrc import _core
-from softmrc.bench.allreduce import LOOPBACK, _ours
-from softmrc.bench.ranks import Ranks
-from softmrc.bench.simulated import all_reduce_us
-from softmrc.collectives.block import Kind
-from softmrc.report import plots
+from softmrc._support.report import plots
+from softmrc.collectives.block import CollectiveKind
+from softmrc_bench.allreduce import LOOPBACK, _ours
+from softmrc_bench.ranks import BenchRanks
+from softmrc_bench.simulated import all_reduce_us
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "results"
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-ORDER = list(_core.collective_times(Kind.ALL_REDUCE, 4, 8))
+ORDER = list(_core.collective_times(CollectiveKind.ALL_REDUCE, 4, 8))
 HOPELESS = 8.0  # times the model's best: not tried
 ROUNDS = 5
 Times = dict[int, dict[str, float]]  # microseconds, by bytes and algorithm
 
 
 def candidates(ranks: int, size: int) -> list[str]:
-    model = _core.collective_times(Kind.ALL_REDUCE, ranks, size)
+    model = _core.collective_times(CollectiveKind.ALL_REDUCE, ranks, size)
     return [name for name, time in model.items() if time <= HOPELESS * min(model.values())]
 
 
 def chosen(ranks: int, size: int) -> str:
-    model = _core.collective_times(Kind.ALL_REDUCE, ranks, size)
+    model = _core.collective_times(CollectiveKind.ALL_REDUCE, ranks, size)
     return min(model, key=model.__getitem__)
 
 
@@ -49,7 +49,7 @@ def simulated(ranks: int) -> Times:
 def over_loopback(ranks: int) -> Times:
     """Medians of rounds in which the algorithms take turns, so that the machine's moods are everybody's."""
     found: Times = {}
-    with tempfile.TemporaryDirectory(prefix="softmrc-") as store, Ranks(_ours(store, ranks, LOOPBACK)) as group:
+    with tempfile.TemporaryDirectory(prefix="softmrc-") as store, BenchRanks(_ours(store, ranks, LOOPBACK)) as group:
         for size in SIZES:
             rows: dict[str, list[float]] = {name: [] for name in candidates(ranks, size)}
             for _ in range(ROUNDS):

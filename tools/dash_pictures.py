@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-from softmrc.bench.page import FABRIC, VERDICT, a_mapped_lab, a_page
 from softmrc.connection import connect, listen
+from softmrc.device import Device
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
-from softmrc.verbs import Device
+from softmrc_bench.page import FABRIC, VERDICT, a_mapped_lab, a_page
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 FAR, SECRET, SIZE = 7, "of these pictures", 1 << 18

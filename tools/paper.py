@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from softmrc import sim
-from softmrc.report import plots
+from softmrc._support.report import plots
 from softmrc.sim import report
 from softmrc.sim.result import Result
 

@@ -44,7 +44,13 @@ def build(kind: str, folder: Path) -> None:
     package.mkdir(parents=True)
     for source in (ROOT / "src" / "softmrc").iterdir():
         (package / source.name).symlink_to(source)
-    for extension in [*folder.glob("_core*.so"), *folder.glob("_yardstick*.so"), *folder.glob("libnccl-net-*.so")]:
+    bench = package.parent / "softmrc_bench"
+    bench.mkdir()
+    for source in (ROOT / "benchmarks" / "softmrc_bench").iterdir():
+        (bench / source.name).symlink_to(source)
+    for extension in folder.glob("_yardstick*.so"):
+        shutil.copy(extension, bench)
+    for extension in [*folder.glob("_core*.so"), *folder.glob("libnccl-net-*.so")]:
         shutil.copy(extension, package)
     (package.parent / "sitecustomize.py").write_text(SITECUSTOMIZE)
 

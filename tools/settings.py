@@ -1,4 +1,4 @@
-"""Writes src/softmrc/settings.py and docs/settings.md: every setting of the core, as the core itself declares it.
+"""Writes src/softmrc/config/settings.py and docs/settings.md: every setting of the core, as the core declares it.
 
 With --check nothing is written; the exit status says whether both are up to date.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from softmrc import _core
 
 ROOT = Path(__file__).resolve().parent.parent
-CLASSES = ROOT / "src" / "softmrc" / "settings.py"
+CLASSES = ROOT / "src" / "softmrc" / "config" / "settings.py"
 PAGE = ROOT / "docs" / "settings.md"
 LINE = 120
 SECRETS = {"secret"}  # which no repr may show

@@ -1,5 +1,5 @@
-// softmrc._yardstick: what only measurements and tests need of native code. Nothing that is imported to be used imports
-// it.
+// softmrc_bench._yardstick: what only measurements and tests need of native code. Nothing that is imported to be used
+// imports it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -186,8 +186,9 @@ Json::Object qps(udp::Device& device, const DeviceInfo&, const RequestArgs& args
       pair.emplace_back("peer", peer_of(device, view.qpn, state.peer));
 #define X(name) pair.emplace_back(#name, state.name);
       X(dest_qpn)
-      X(window_bytes) X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn) X(out_of_order)
-          X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted) X(data_ports)
+      X(window_bytes)
+      X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn) X(out_of_order) X(base_rtt_us)
+          X(smoothed_rtt_us) X(receives_posted) X(data_ports)
 #undef X
               pair.emplace_back("port_window_bytes",
                                 Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));

@@ -1,5 +1,5 @@
 // How two nodes tell each other what a connection needs, before the first packet: the steps and proofs of Python's
-// `softmrc.handshake`, in bytes instead of JSON. No I/O: bytes go in, bytes come out.
+// `softmrc.connection.handshake`, in bytes instead of JSON. No I/O: bytes go in, bytes come out.
 //
 //   connector -> hello: version, a fresh nonce, whether a secret is in use
 //   listener  -> hello likewise, and its proof: HMAC-SHA256 with the secret over both nonces

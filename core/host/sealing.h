@@ -1,5 +1,5 @@
-// Whether a node seals its packets, and with which keys: what `softmrc.sealing` is to Python. Each queue pair draws a
-// share of X25519 for itself and tells it in the offer, which the handshake proves.
+// Whether a node seals its packets, and with which keys: what `softmrc.connection.keys` is to Python. Each queue pair
+// draws a share of X25519 for itself and tells it in the offer, which the handshake proves.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Settings as people write them, with their units, and as Python's `softmrc.written` reads them: rate_bps = "10G",
+// Settings as people write them, with their units, and as Python's `softmrc.config.text` reads them: rate_bps = "10G",
 // base_rtt_us = "2ms", buffer_bytes = "8MiB", timeout = "67ms". Which unit a setting has, its name says.
 #pragma once
 

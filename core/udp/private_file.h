@@ -1,5 +1,5 @@
-// Files that hold what other users are not to read, or to have put there: captures and keys. `softmrc.files.open_own`
-// is the same for Python.
+// Files that hold what other users are not to read, or to have put there: captures and keys.
+// `softmrc._support.files.open_own` is the same for Python.
 #pragma once
 
 #include <string>

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from softmrc.collectives import DirectoryStore, Group
     from softmrc.config import DeviceConfig
     from softmrc.connection import Connection, Listener, connect, connect_async, listen
-    from softmrc.pair import Pair
-    from softmrc.verbs import Device
+    from softmrc.device import Device
+    from softmrc.engine.pair import Pair
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,12 +48,12 @@ __all__ = [
 
 _HOMES = {
     "Connection": "softmrc.connection",
-    "Device": "softmrc.verbs",
+    "Device": "softmrc.device",
     "DeviceConfig": "softmrc.config",
     "DirectoryStore": "softmrc.collectives",
     "Group": "softmrc.collectives",
     "Listener": "softmrc.connection",
-    "Pair": "softmrc.pair",
+    "Pair": "softmrc.engine.pair",
     "connect": "softmrc.connection",
     "connect_async": "softmrc.connection",
     "listen": "softmrc.connection",

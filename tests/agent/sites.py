@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 
-from softmrc.bench.page import a_site
+from softmrc_bench.page import a_site
 
 __all__ = ["a_site", "get"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from softmrc.agent import collect
-from softmrc.agent.watch import FabricWatch
 from softmrc.connection import connect, listen
 from softmrc.fabric import Shape
+from softmrc.ops.agent import collect
+from softmrc.ops.agent.watch import FabricWatch
 
 LOOKS = 20  # between which the device sent something
 LIMIT_S = 120.0

@@ -19,10 +19,10 @@ import pytest
 import uvicorn
 from tests.agent.sites import a_site, get
 
-from softmrc.agent import guard, origin, server, web
-from softmrc.agent.collect import Collector
-from softmrc.agent.guard import MOST_A_SECOND, ORIGIN, Guard, Listen
 from softmrc.errors import ConfigError
+from softmrc.ops.agent import guard, origin, server, web
+from softmrc.ops.agent.collect import Collector
+from softmrc.ops.agent.guard import MAX_A_SECOND, ORIGIN, Guard, ListenAddress
 
 TOKEN = "a-token-of-some-length"
 
@@ -69,15 +69,15 @@ def test_with_a_token_only_who_has_it_may_ask() -> None:
 def test_off_loopback_there_is_no_agent_without_a_token() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
         with pytest.raises(ConfigError, match="a token of at least 16"):
-            Listen(host, 9464)
+            ListenAddress(host, 9464)
         with pytest.raises(ConfigError, match="a token of at least 16"):
-            Listen(host, 9464, "short")
-        assert Listen(host, 9464, TOKEN).token == TOKEN
-    assert TOKEN not in repr(Listen("127.0.0.1", 1, TOKEN))
+            ListenAddress(host, 9464, "short")
+        assert ListenAddress(host, 9464, TOKEN).token == TOKEN
+    assert TOKEN not in repr(ListenAddress("127.0.0.1", 1, TOKEN))
     for text in ("9464", "host", "x:y", ":1", "127.0.0.1:70000", "127.0.0.1:²", "127.0.0.1:１", f"x:{'1' * 5000}"):
         with pytest.raises(ConfigError, match="ADDRESS:PORT"):
-            Listen.parse(text)
-    assert Listen.parse("[::1]:80") == Listen("::1", 80)
+            ListenAddress.parse(text)
+    assert ListenAddress.parse("[::1]:80") == ListenAddress("::1", 80)
 
 
 def test_who_asks_at_too_great_length_is_refused() -> None:
@@ -85,7 +85,7 @@ def test_who_asks_at_too_great_length_is_refused() -> None:
         assert get(port, "/healthz?" + "x" * 3000)[0] == 414
 
 
-def asked(listen: Listen, requests: Sequence[dict[str, str]], origins: Sequence[str] = ()) -> list[int]:
+def asked(listen: ListenAddress, requests: Sequence[dict[str, str]], origins: Sequence[str] = ()) -> list[int]:
     """How a guard answers these requests, asked at once: each is its headers, and has an origin if there are any."""
     answers: list[int] = []
 
@@ -106,7 +106,7 @@ def asked(listen: Listen, requests: Sequence[dict[str, str]], origins: Sequence[
     return answers
 
 
-HALF = MOST_A_SECOND // 2
+HALF = MAX_A_SECOND // 2
 
 
 @pytest.fixture
@@ -118,34 +118,34 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_who_asks_too_much_is_refused(frozen: Any) -> None:
-    answers = asked(Listen("127.0.0.1", 1), [{"host": "localhost:1"}] * MOST_A_SECOND)
+    answers = asked(ListenAddress("127.0.0.1", 1), [{"host": "localhost:1"}] * MAX_A_SECOND)
     assert answers == [200] * HALF + [429] * HALF
 
 
 def test_one_user_who_asks_without_end_leaves_the_others_their_share(frozen: Any) -> None:
-    origins = [*["user 1"] * 5 * MOST_A_SECOND, *["user 2"] * 20, *["user 3"] * 20]
-    answers = asked(Listen("127.0.0.1", 1), [{"host": "localhost:1"}] * len(origins), origins)
+    origins = [*["user 1"] * 5 * MAX_A_SECOND, *["user 2"] * 20, *["user 3"] * 20]
+    answers = asked(ListenAddress("127.0.0.1", 1), [{"host": "localhost:1"}] * len(origins), origins)
     assert answers.count(200) == HALF + 40 and answers[-40:] == [200] * 40
 
 
 def test_however_many_ask_there_is_a_bound_for_all(frozen: Any) -> None:
-    shares = guard.Shares(MOST_A_SECOND)
-    assert sum(shares.take(f"user {number % 300}") for number in range(3000)) <= MOST_A_SECOND
+    shares = guard.FairTokenBucket(MAX_A_SECOND)
+    assert sum(shares.take(f"user {number % 300}") for number in range(3000)) <= MAX_A_SECOND
     for _ in range(20):
         frozen.now += 0.1
-        assert sum(shares.take(f"user {number % 5}") for number in range(300)) <= MOST_A_SECOND // 10 + 1
+        assert sum(shares.take(f"user {number % 5}") for number in range(300)) <= MAX_A_SECOND // 10 + 1
     frozen.now += 2 * guard.FORGOTTEN_S
-    assert sum(shares.take("user 7") for _ in range(MOST_A_SECOND)) == HALF and len(shares._each) == 1
+    assert sum(shares.take("user 7") for _ in range(MAX_A_SECOND)) == HALF and len(shares._each) == 1
 
 
 def test_with_more_users_than_requests_a_second_each_is_answered_in_turn(frozen: Any) -> None:
-    shares = guard.Shares(MOST_A_SECOND)
-    users = [f"user {number}" for number in range(5 * MOST_A_SECOND)]
-    assert sum(map(shares.take, users)) <= MOST_A_SECOND
+    shares = guard.FairTokenBucket(MAX_A_SECOND)
+    users = [f"user {number}" for number in range(5 * MAX_A_SECOND)]
+    assert sum(map(shares.take, users)) <= MAX_A_SECOND
     for _ in range(4):  # each second others are answered, as nobody has more than one
         frozen.now += 1
         served = [user for user in reversed(users) if shares.take(user)]
-        assert len(served) == MOST_A_SECOND
+        assert len(served) == MAX_A_SECOND
         users = [user for user in users if user not in served]
 
 
@@ -181,7 +181,7 @@ def test_a_socket_that_its_process_has_closed_is_nobodys() -> None:
 @pytest.mark.parametrize("token", ["", TOKEN])
 def test_requests_are_counted_by_who_asks(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
-    monkeypatch.setattr(guard.Shares, "take", lambda self, origin: bool(counted.append(origin) or True))
+    monkeypatch.setattr(guard.FairTokenBucket, "take", lambda self, origin: bool(counted.append(origin) or True))
     with a_site(token=token) as port:
         assert get(port, "/healthz", Authorization=f"Bearer {token}")[0] == 200
     assert counted in ([f"user {os.geteuid()}"], ["this machine"])
@@ -189,7 +189,7 @@ def test_requests_are_counted_by_who_asks(token: str, monkeypatch: pytest.Monkey
 
 def test_who_may_not_ask_takes_nothing_from_those_who_may() -> None:
     stranger, friend = {"host": "x"}, {"host": "x", "authorization": f"Bearer {TOKEN}"}
-    flood = asked(Listen("0.0.0.0", 1, TOKEN), [*[stranger] * 10 * MOST_A_SECOND, friend])
+    flood = asked(ListenAddress("0.0.0.0", 1, TOKEN), [*[stranger] * 10 * MAX_A_SECOND, friend])
     assert flood[0] == 401 and 429 in flood and flood[-1] == 200
 
 
@@ -201,7 +201,7 @@ def test_a_token_may_have_any_letters() -> None:
         assert get(port, "/metrics", Authorization=f"Basic {password}")[0] == 200
         assert get(port, "/metrics", Authorization=f"Bearer {token[:-1]}".encode().decode("latin-1"))[0] == 401
     friend = {"host": "x", "authorization": "Bearer x"}
-    assert asked(Listen("127.0.0.1", 1, "not-\udcff-quite-text"), [friend]) == [401]
+    assert asked(ListenAddress("127.0.0.1", 1, "not-\udcff-quite-text"), [friend]) == [401]
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def test_who_asked_once_and_then_only_begins_to_is_sent_away(monkeypatch: pytest
 
 def test_however_many_ask_nothing_those_who_ask_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_S", 60)
-    with a_site() as port, silent_ones(port, 2 * server.MOST_AT_ONCE):
+    with a_site() as port, silent_ones(port, 2 * server.MAX_AT_ONCE):
         assert [get(port, "/healthz")[0] for _ in range(5)] == [200] * 5
 
 
@@ -273,7 +273,7 @@ def test_no_more_pages_look_on_than_may_though_all_ask_at_once(monkeypatch: pyte
             return sorted(one.recv(12)[9:] for one in asking if not all_asked.set())
 
     with a_site(page=True) as port:
-        most = web.MOST_STREAMS_OF_ONE
+        most = web.MAX_STREAMS_OF_ONE
         assert statuses(port, 2 * most) == [b"200"] * most + [b"503"] * most
         until = time.monotonic() + 60
         while statuses(port, most) != [b"200"] * most:  # when those have been seen to leave
@@ -286,12 +286,12 @@ def test_one_user_leaves_places_for_the_pages_of_others() -> None:
     ask = {origin: SimpleNamespace(scope={"state": {ORIGIN: origin}}) for origin in ("user 1", "user 2", "user 3")}
 
     async def statuses(origin: str) -> list[int]:
-        return [(await site._stream(ask[origin])).status_code for _ in range(web.MOST_STREAMS)]  # type: ignore[arg-type]
+        return [(await site._stream(ask[origin])).status_code for _ in range(web.MAX_STREAMS)]  # type: ignore[arg-type]
 
-    half = web.MOST_STREAMS // 2
+    half = web.MAX_STREAMS // 2
     assert asyncio.run(statuses("user 1")) == [200] * half + [503] * half
     assert asyncio.run(statuses("user 2")) == [200] * half + [503] * half
-    assert asyncio.run(statuses("user 3")) == [503] * web.MOST_STREAMS, "there is a bound for all"
+    assert asyncio.run(statuses("user 3")) == [503] * web.MAX_STREAMS, "there is a bound for all"
     site._leave("user 1")
     assert 200 in asyncio.run(statuses("user 3"))
 

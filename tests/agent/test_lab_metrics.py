@@ -15,9 +15,9 @@ from tests.agent.prometheus import NEEDS_PROMETHEUS, a_prometheus, until
 from tests.lab.labs import SMALL, a_lab
 
 import needs
+from softmrc.device import Device
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
-from softmrc.verbs import Device
 
 pytestmark = [*needs.LAB, needs.BPF, NEEDS_PROMETHEUS]
 TOKEN = secrets.token_hex(16)

@@ -17,9 +17,10 @@ from tests.agent.sites import a_site, get
 from tests.control.pretended import Pretended, a_device, device, home
 
 import needs
-from softmrc import control, counters
-from softmrc.agent.collect import Asked, Collector, Rates
-from softmrc.agent.metrics import MOST_PEERS, WORST_PATHS, metric_name, text_of
+from softmrc.engine import counters
+from softmrc.ops import control
+from softmrc.ops.agent.collect import Collector, PolledDevice, Rates
+from softmrc.ops.agent.metrics import MAX_PEERS, WORST_PATHS, metric_name, text_of
 
 ROOT = Path(__file__).parents[2]
 __all__ = ["device", "home"]  # fixtures
@@ -71,7 +72,7 @@ def test_how_many_series_there_are_is_bounded(device: Pretended) -> None:
     device.on_qps = lambda _: {"qps": many}  # type: ignore[method-assign]
     found = values()
     peers = {key[1] for key in found if key[0] == "softmrc_peer_queue_pairs"}
-    assert len(peers) == MOST_PEERS + 1 and "other" in peers
+    assert len(peers) == MAX_PEERS + 1 and "other" in peers
     assert sum(value for key, value in found.items() if key[0] == "softmrc_peer_queue_pairs") == 500
     assert sum(key[0] == "softmrc_path_lost_packets" for key in found) <= WORST_PATHS
 
@@ -145,7 +146,7 @@ def test_a_device_that_was_given_up_is_asked_again(home: Path) -> None:
     held = Held()
     held.tell("ev_state")
     with a_device(home, held, "1-0") as path, closing(Collector()) as collector:
-        collector._asked["1-0"] = Asked(control.Node(path, patience_s=0.6))
+        collector._asked["1-0"] = PolledDevice(control.DeviceClient(path, patience_s=0.6))
         for _ in range(200):
             assert names(collector) == []
             if collector.failures:

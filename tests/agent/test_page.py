@@ -13,14 +13,14 @@ from tests.control.pretended import Pretended, a_device
 from tests.lab.labs import a_lab, wait_for_quiet
 
 import needs
-from softmrc.agent.watch import FabricWatch
-from softmrc.bench import operate, page
-from softmrc.bench.browser import Browser
-from softmrc.bench.page import FABRIC, VERDICT, a_mapped_lab
-from softmrc.bench.page import a_page as open_page
+from softmrc.device import Device
 from softmrc.fabric import Shape
 from softmrc.fabric.host import FabricHost
-from softmrc.verbs import Device
+from softmrc.ops.agent.watch import FabricWatch
+from softmrc_bench import operate, page
+from softmrc_bench.browser import Browser
+from softmrc_bench.page import FABRIC, VERDICT, a_mapped_lab
+from softmrc_bench.page import a_page as open_page
 
 pytestmark = needs.tools("chromium")
 SHAPE = Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2)

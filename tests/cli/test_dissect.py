@@ -9,7 +9,7 @@ import pytest
 
 from in_process import softmrc_here as softmrc
 from softmrc import wire
-from softmrc.verbs import Device
+from softmrc.device import Device
 from softmrc.wire import CcState, Frame, Outer, Packet, Path, PcapngWriter
 from udp.loopback import connect, drain
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from softmrc import sim as simulator
 from softmrc.cli import app
 from softmrc.errors import ConfigError, DeviceError
-from softmrc.sim.confirm import Slice
-from softmrc.sim.sweep import Task
+from softmrc.planner.confirm import Slice
+from softmrc.sim.sweep import SweepRun
 
 ROOT = Path(__file__).parents[2]
 LAB, LARGE = str(ROOT / "examples" / "lab.toml"), str(ROOT / "examples" / "large.toml")
@@ -174,7 +174,7 @@ def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pyt
     file.write_text("gpus = 64\nevs = [8, 64]\n[vary]\nplanes = [2, 4]\ntiers = 2\nswitch_bps = '12.8T'\n")
     asked: list[str] = []
 
-    def pretended(tasks: list[Task], engine: str, workers: int) -> Iterator[dict[str, Any]]:
+    def pretended(tasks: list[SweepRun], engine: str, workers: int) -> Iterator[dict[str, Any]]:
         for number, task in enumerate(tasks, 1):
             if len(asked) == 2:
                 raise KeyboardInterrupt

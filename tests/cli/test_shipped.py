@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import softmrc
 from in_process import softmrc_here as run
-from softmrc import shipped
+from softmrc._support import resources
 from softmrc.cli import app
 from softmrc.cli import info as info_command
 from softmrc.errors import ConfigError
@@ -36,20 +36,20 @@ def test_ones_own_file_goes_first(tmp_path: Path) -> None:
 
 def test_a_name_that_is_nearly_one_is_suggested() -> None:
     with pytest.raises(ConfigError, match=r"did you mean t1-reboot\?"):
-        shipped.find(Path("t1-rebot"), shipped.SCENARIOS, "scenario")
+        resources.find(Path("t1-rebot"), resources.SCENARIOS, "scenario")
     with pytest.raises(ConfigError, match="slow-link"):
-        shipped.find(Path("xyzzy"), shipped.SCENARIOS, "scenario")
+        resources.find(Path("xyzzy"), resources.SCENARIOS, "scenario")
 
 
 def test_every_example_is_listed_and_printed_as_it_is() -> None:
     listed = CliRunner().invoke(app, ["examples"]).output
-    root = shipped.folder(shipped.EXAMPLES)
+    root = resources.folder(resources.EXAMPLES)
     assert root is not None
     for file in root.iterdir():
         if file.is_file():
             assert file.name in listed
             assert CliRunner().invoke(app, ["examples", file.name]).output == file.read_text()
-    assert all(name in listed for name in shipped.names(shipped.SCENARIOS))
+    assert all(name in listed for name in resources.names(resources.SCENARIOS))
 
 
 def test_the_version() -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.sim.small import table
 
 from in_process import Done, softmrc_here
-from softmrc import shipped, sim
+from softmrc import sim
+from softmrc._support import resources
 from softmrc.errors import ConfigError
 from softmrc.sim.sweep import heads, read_vary
 
@@ -249,7 +250,7 @@ def test_scenarios_run_on_a_small_planned_fabric(planned: Path, name: str) -> No
 
 def test_every_disturbed_scenario_has_an_undisturbed_run_beside_it() -> None:
     for name in ("t1-reboot", "slow-link"):
-        variants = sim.load(shipped.names(shipped.SCENARIOS)[name]).variants()
+        variants = sim.load(resources.names(resources.SCENARIOS)[name]).variants()
         calm = {(v.scenario.transport.kind, v.scenario.fabric.planes) for v in variants if not v.scenario.faults.events}
         assert calm == {(v.scenario.transport.kind, v.scenario.fabric.planes) for v in variants}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from collectives.ranks import Ranks
-from softmrc.collectives.neighbours import SHARED_MEMORY
+from softmrc.collectives.shm import SHARED_MEMORY
 
 WIRE, MEMORY = "off", "on"
 SIZES = [(1, 1, WIRE), (2, 1, WIRE), (3, 1, WIRE), (5, 1, WIRE), (2, 3, WIRE), (4, 3, WIRE), (4, 2, MEMORY)]

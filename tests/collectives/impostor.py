@@ -16,8 +16,8 @@ import pytest
 from collectives.ranks import PLANES, TIMEOUT_S
 from softmrc import _core
 from softmrc.collectives import DirectoryStore, Group, rendezvous
-from softmrc.collectives.table import Table
-from softmrc.verbs import Device, QueuePair, port_keys
+from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.device import Device, QueuePair, port_keys
 
 EAGER, GRANT, INQUIRY, OFFER, ACCEPT, CREDIT, ERROR, BYE = range(8)
 UINT8 = 8
@@ -160,7 +160,9 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
     monkeypatch.setattr(rendezvous, "_core", pretended)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, lanes=1) as device:
         store = DirectoryStore(folder)
-        meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True)
+        meeting = rendezvous.GroupJoin(
+            StoreRendezvous(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True
+        )
         impostor = pool.submit(meeting.meet, None)
         group = Group.join(store, 0, 2, planes=PLANES, timeout_s=TIMEOUT_S)
         try:

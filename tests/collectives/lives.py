@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from softmrc.collectives import CollectiveError, table
-from softmrc.collectives.table import Table
+from softmrc.collectives import CollectiveError, store_rendezvous
+from softmrc.collectives.store_rendezvous import StoreRendezvous
 
 TIMEOUT_S, LAST_S = 60.0, 5.0  # how long a life waits, and in what time it gives up at most
 QUICK_S, SLOW_S, LONG_S = 0.0005, 0.05, 0.7  # how long a step takes at most, mostly, sometimes and rarely
@@ -78,7 +78,7 @@ class World:
     def run(self, then: Callable[[Life], None] = lambda _: None) -> None:
         """Until all lives have ended; `then` may begin another after each."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(table, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._pause))
+            patch.setattr(store_rendezvous, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._pause))
             while self._alive:
                 when = [(self.now if life.wants() else life.wakes, self.random.random()) for life in self._alive]
                 life = self._alive[when.index(min(when))]
@@ -106,7 +106,7 @@ class World:
 
     def _join(self, life: Life) -> None:
         """As `Meeting` does: at once where all have said all; else they agree first, and say the rest."""
-        sits = Table(Steps(self, life), "table", life.rank, self.size, TIMEOUT_S, self.shared_secret)
+        sits = StoreRendezvous(Steps(self, life), "table", life.rank, self.size, TIMEOUT_S, self.shared_secret)
         sits.hear(life.words)
         while True:
             self.step()

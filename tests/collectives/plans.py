@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from softmrc import _core
-from softmrc.collectives.block import DType, Kind, ReduceOp
+from softmrc.collectives.block import CollectiveKind, DType, ReduceOp
 
 ALGORITHMS = ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain", "grid")
 UNIT = 8 * 4096
@@ -37,7 +37,7 @@ class Outcome:
 class Asked:
     """A collective of all ranks; `outputs` as they are before it."""
 
-    kind: Kind
+    kind: CollectiveKind
     inputs: Arrays
     outputs: Arrays
     root: int = -1
@@ -52,9 +52,9 @@ class Asked:
     @property
     def bytes(self) -> int:
         """What the choice of an algorithm goes by."""
-        if self.kind in (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER):
+        if self.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER):
             return sum(part.nbytes for part in self.inputs[0])
-        if self.kind in (Kind.ALL_GATHER, Kind.BROADCAST):
+        if self.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST):
             return sum(part.nbytes for part in self.outputs[0])
         return 0
 

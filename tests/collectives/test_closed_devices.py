@@ -10,7 +10,7 @@ import pytest
 
 from collectives.ranks import Ranks, ranks
 from softmrc.collectives import CollectiveError, Group, Work
-from softmrc.verbs import Device
+from softmrc.device import Device
 from udp.loopback import eventually
 
 ONE = ["127.0.0.1"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from softmrc import _core
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, to_native
 
 PS_PER_US = 1_000_000
@@ -32,7 +32,7 @@ def test_credit_does_not_wait_behind_messages_that_wait_for_the_other_ones(most:
         while not all(work.has_ended for work in works) and mesh.now_ps < until:
             mesh.run(mesh.now_ps + 2_000 * PS_PER_US)
 
-    run_until_ended([group.issue(int(Kind.BARRIER), 0, 0, 1.0, -1, [], [], 30.0) for group in groups])
+    run_until_ended([group.issue(int(CollectiveKind.BARRIER), 0, 0, 1.0, -1, [], [], 30.0) for group in groups])
     mesh.run(mesh.now_ps + 20_000 * PS_PER_US)
     memory, works = [], []
     for rank, group in enumerate(groups):
@@ -43,6 +43,6 @@ def test_credit_does_not_wait_behind_messages_that_wait_for_the_other_ones(most:
             memory += [np.zeros(2 * SMALL, np.uint8), np.zeros(4 * SMALL, np.uint8)]
             at, to = memory[-2].ctypes.data, memory[-1].ctypes.data
             blocks = [(to, 2 * SMALL), (to + 2 * SMALL, 2 * SMALL)]
-            works.append(group.issue(int(Kind.ALL_GATHER), 0, 0, 1.0, -1, [(at, 2 * SMALL)], blocks, 30.0))
+            works.append(group.issue(int(CollectiveKind.ALL_GATHER), 0, 0, 1.0, -1, [(at, 2 * SMALL)], blocks, 30.0))
     run_until_ended(works)
     assert [work.error for work in works if work.error] == [] and all(work.has_ended for work in works)

@@ -12,13 +12,13 @@ import pytest
 from collectives.ranks import Ranks, values_of
 from softmrc import _core
 from softmrc.collectives import DType, Group
-from softmrc.collectives.block import Kind, ReduceOp
+from softmrc.collectives.block import CollectiveKind, ReduceOp
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, to_native
-from softmrc.pair import PairConfig
+from softmrc.engine.pair import PairConfig
 
 SECOND_PS = 10**12
 MANY = 60  # more than one rank keeps of another's messages
-ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER)
+ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
 
 
 class Simulated:
@@ -39,36 +39,36 @@ class Simulated:
     def run(self, seconds: float) -> None:
         self.mesh.run(self.mesh.now_ps + round(seconds * SECOND_PS))
 
-    def issue(self, rank: int, kind: Kind, root: int) -> Any:
+    def issue(self, rank: int, kind: CollectiveKind, root: int) -> Any:
         """A collective of nothing."""
         nothing = (self.memory[rank].ctypes.data, 0)
         parts, one, none = [nothing] * self.size, [nothing], list[Any]()
         is_root = rank == root
         inputs, outputs = {
-            Kind.ALL_REDUCE: (one, one),
-            Kind.REDUCE_SCATTER: (parts, one),
-            Kind.ALL_GATHER: (one, parts),
-            Kind.BROADCAST: (none, one),
-            Kind.REDUCE: (one, one if is_root else none),
-            Kind.GATHER: (one, parts if is_root else none),
-            Kind.SCATTER: (parts if is_root else none, one),
-            Kind.ALL_TO_ALL: (parts, parts),
-            Kind.BARRIER: (none, none),
+            CollectiveKind.ALL_REDUCE: (one, one),
+            CollectiveKind.REDUCE_SCATTER: (parts, one),
+            CollectiveKind.ALL_GATHER: (one, parts),
+            CollectiveKind.BROADCAST: (none, one),
+            CollectiveKind.REDUCE: (one, one if is_root else none),
+            CollectiveKind.GATHER: (one, parts if is_root else none),
+            CollectiveKind.SCATTER: (parts if is_root else none, one),
+            CollectiveKind.ALL_TO_ALL: (parts, parts),
+            CollectiveKind.BARRIER: (none, none),
         }[kind]
         op = (int(kind), int(DType.FLOAT32), int(ReduceOp.SUM), 1.0, root if kind in ROOTED else -1)
         return self.groups[rank].issue(*op, inputs, outputs, 60.0)
 
 
-def algorithms_of(kind: Kind) -> list[str | None]:
+def algorithms_of(kind: CollectiveKind) -> list[str | None]:
     return [None, *_core.collective_times(kind, 4, 1 << 20)]
 
 
-CASES = [(kind, algorithm) for kind in Kind for algorithm in algorithms_of(kind)]
+CASES = [(kind, algorithm) for kind in CollectiveKind for algorithm in algorithms_of(kind)]
 
 
 @pytest.mark.parametrize("late", [0, 3])
 @pytest.mark.parametrize(("kind", "algorithm"), CASES, ids=lambda value: getattr(value, "name", str(value)))
-def test_no_rank_gets_too_far_ahead(kind: Kind, algorithm: str | None, late: int) -> None:
+def test_no_rank_gets_too_far_ahead(kind: CollectiveKind, algorithm: str | None, late: int) -> None:
     """One rank calls nothing for a second, the others call everything at once."""
     sim = Simulated(4, algorithm)
     prompt = [rank for rank in range(sim.size) if rank != late]
@@ -81,10 +81,12 @@ def test_no_rank_gets_too_far_ahead(kind: Kind, algorithm: str | None, late: int
     assert all(work.has_ended for work in works)
 
 
-@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.SCATTER, Kind.GATHER], ids=lambda kind: kind.name)
-def test_a_part_of_nothing_waits_for_its_sender(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [CollectiveKind.BROADCAST, CollectiveKind.SCATTER, CollectiveKind.GATHER], ids=lambda kind: kind.name
+)
+def test_a_part_of_nothing_waits_for_its_sender(kind: CollectiveKind) -> None:
     sim = Simulated(2)
-    sender, receiver = (1, 0) if kind == Kind.GATHER else (0, 1)
+    sender, receiver = (1, 0) if kind == CollectiveKind.GATHER else (0, 1)
     waiting = sim.issue(receiver, kind, 0)
     sim.run(1.0)
     assert not waiting.has_ended

@@ -22,8 +22,8 @@ from collectives.ranks import PLANES, TIMEOUT_S, ranks, values_of
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
 from softmrc.config import DeviceConfig
+from softmrc.device import Device
 from softmrc.errors import UsageError
-from softmrc.verbs import Device
 from udp.loopback import eventually
 
 IMPATIENT = DeviceConfig(timeout=13, retry_linear=3, retry_exponential=2)  # a silent peer is given up in 0.2 s

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from collectives.ranks import PLANES, TIMEOUT_S
-from softmrc import planes
-from softmrc.collectives import CollectiveError, DirectoryStore, Group, offer
-from softmrc.collectives.rendezvous import Meeting
-from softmrc.collectives.table import Table
-from softmrc.collectives.work import herald
+from softmrc.collectives import CollectiveError, DirectoryStore, Group, rank_info
+from softmrc.collectives.rendezvous import GroupJoin
+from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.work import callback_thread
+from softmrc.config import planes
+from softmrc.device import Device
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device
 from udp.loopback import eventually
 
 
@@ -28,9 +28,9 @@ def test_a_guess_says_nothing_of_lanes(tmp_path: Path, is_firm: bool, is_guess: 
     """Those of a device that is another one if the guess is wrong; who was told how many means it."""
     store = DirectoryStore(tmp_path)
     with Device(["127.0.0.1"], lanes=3) as device:
-        table = Table(store, "table", 0, 2, 0.05)
+        table = StoreRendezvous(store, "table", 0, 2, 0.05)
         with pytest.raises(CollectiveError, match="rank 1 did not join"):
-            Meeting(table, 0, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(herald()._native)
+            GroupJoin(table, 0, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(callback_thread()._native)
     _, _, said = store.get("softmrc/table/says/0").partition(b" ")
     assert json.loads(said)["lanes"] == lanes
 
@@ -72,7 +72,7 @@ def test_planes_are_looked_at_by_all_or_by_none(tmp_path: Path) -> None:
 def test_planes_on_loopback_of_several_hosts_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if ranks were on two: what answers there is somebody else."""
     here = threading.local()
-    monkeypatch.setattr(offer, "boot", lambda: here.name)
+    monkeypatch.setattr(rank_info, "boot", lambda: here.name)
 
     def prepare(rank: int, device: Device) -> None:
         here.name = f"host {rank // 2}"
@@ -95,15 +95,15 @@ def test_what_cannot_be_reached_may_be_of_an_earlier_run(tmp_path: Path, monkeyp
         greeting = json.loads(said)
         greeting["offer"]["mpr"] = 99
         store.set("softmrc/group/says/1", f"{'0' * 16} {json.dumps(greeting)}".encode())
-        know = Meeting._know
+        know = GroupJoin._know
 
-        def knowing(self: Meeting, native: Any, peer: int, its: dict[str, Any], strands: Any) -> list[int]:
+        def knowing(self: GroupJoin, native: Any, peer: int, its: dict[str, Any], strands: Any) -> list[int]:
             if its["mpr"] == 99:
                 has_failed.set()
                 raise ConfigError("mpr", 99, "what goes with the rest")
             return know(self, native, peer, its, strands)
 
-        monkeypatch.setattr(Meeting, "_know", knowing)
+        monkeypatch.setattr(GroupJoin, "_know", knowing)
         first = pool.submit(live, 0)
         assert has_failed.wait(TIMEOUT_S)
         second = pool.submit(live, 1)

@@ -19,7 +19,7 @@ from ranks import ranks, values_of
 import needs
 import parts
 from softmrc import _core
-from softmrc.collectives import DirectoryStore, Group, neighbours
+from softmrc.collectives import DirectoryStore, Group, shm
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 
@@ -28,7 +28,7 @@ SIZES = (3, 50_000, 1_000_001, 9_000_000)
 
 @pytest.fixture
 def through_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(neighbours.SHARED_MEMORY, "on")
+    monkeypatch.setenv(shm.SHARED_MEMORY, "on")
 
 
 def sums(group: Group) -> list[np.ndarray]:
@@ -48,7 +48,7 @@ def test_results_are_those_of_the_wire(monkeypatch: pytest.MonkeyPatch, lanes: i
     monkeypatch.setenv("SOFTMRC_SECRET", "known to all")
     found: dict[str, list[Any]] = {}
     for choice in ("off", "on"):
-        monkeypatch.setenv(neighbours.SHARED_MEMORY, choice)
+        monkeypatch.setenv(shm.SHARED_MEMORY, choice)
         with ranks(3, lanes=lanes, device_config=DeviceConfig(seal=seal, lanes=lanes)) as group:
             found[choice] = values_of(group(sums))
             stats = [one._native.stats() for one in group.groups]
@@ -82,7 +82,8 @@ def test_all_kinds_with_more_than_a_pipe_holds() -> None:
 MISTAKEN = """
 import sys
 import numpy as np
-from softmrc.collectives import DirectoryStore, Group, neighbours
+from softmrc.collectives import DirectoryStore, Group
+from softmrc.collectives import shm
 
 neighbours.memory_of_this_process = lambda: "the same"
 rank = int(sys.argv[1])
@@ -105,7 +106,7 @@ def test_who_cannot_see_the_other_process_uses_the_wire(tmp_path: Path) -> None:
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs permission to make a namespace of processes, and to mount /proc")
     apart = [*alone, *command]
-    environment = {**os.environ, neighbours.SHARED_MEMORY: "on"}
+    environment = {**os.environ, shm.SHARED_MEMORY: "on"}
     both = [
         subprocess.Popen([*one, str(rank), str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True)
         for rank, one in enumerate([command, apart])
@@ -119,22 +120,22 @@ def test_who_cannot_see_the_other_process_uses_the_wire(tmp_path: Path) -> None:
 
 def test_who_is_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter(["here", "there"])
-    monkeypatch.setattr(neighbours, "memory_of_this_process", lambda: next(names))
-    monkeypatch.setenv(neighbours.SHARED_MEMORY, "on")
+    monkeypatch.setattr(shm, "memory_of_this_process", lambda: next(names))
+    monkeypatch.setenv(shm.SHARED_MEMORY, "on")
     with ranks(2) as group:
         values_of(group(sums))
         assert all(one._native.stats()["slices_shared"] == 0 for one in group.groups)
 
 
 def test_loopback_planes_are_for_looking_at_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(neighbours.SHARED_MEMORY, raising=False)
+    monkeypatch.delenv(shm.SHARED_MEMORY, raising=False)
     with ranks(2) as group:
         values_of(group(sums))
         assert all(one._native.stats()["slices_shared"] == 0 for one in group.groups)
 
 
 def test_a_choice_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(neighbours.SHARED_MEMORY, "yes")
+    monkeypatch.setenv(shm.SHARED_MEMORY, "yes")
     with pytest.raises(ConfigError, match=r"SOFTMRC_SHARED_MEMORY.*'auto', 'on' or 'off'"), ranks(2):
         pass
 
@@ -154,15 +155,15 @@ def test_a_choice_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_ranks_side_by_side(memories: str, many: int) -> None:
-    assert neighbours.side_by_side(list(memories)) == many
-    assert neighbours.side_by_side([""] * len(memories)) == 1
+    assert shm.share_memory_pairs(list(memories)) == many
+    assert shm.share_memory_pairs([""] * len(memories)) == 1
 
 
 @pytest.mark.usefixtures("through_memory")
 def test_a_row_of_a_grid_is_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight ranks on two machines: nothing but what a machine has added up goes from one to the other."""
     places, count = threading.local(), 250_000
-    monkeypatch.setattr(neighbours, "memory_of_this_process", lambda: places.name)
+    monkeypatch.setattr(shm, "memory_of_this_process", lambda: places.name)
 
     def join(rank: int) -> Group:
         places.name = "here" if rank < 4 else "there"

@@ -11,12 +11,12 @@ import pytest
 import programs
 from collectives.plans import ALGORITHMS, Asked, Outcome, Plans
 from softmrc import _core
-from softmrc.collectives.block import Kind, ReduceOp
+from softmrc.collectives.block import CollectiveKind, ReduceOp
 
 SMALL_GROUPS = range(1, 34)
 LARGE_GROUPS = [48, 64, 100, 128, pytest.param(1000, marks=pytest.mark.slow)]
-PAIRWISE = (Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)  # each pair has data of its own
-ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER)
+PAIRWISE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)  # each pair has data of its own
+ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
 EAGER = 2048  # int32 that travel in one message
 TRIP_S = 35e-6  # latency and message of the model
 
@@ -33,7 +33,7 @@ def random_counts(rng: np.random.Generator, n: int, count: int) -> list[int]:
     return [int(rng.integers(0, 2 * count + 1)) * int(rng.integers(0, 4) > 0) for _ in range(n)]
 
 
-def ask(kind: Kind, n: int, count: int, seed: int, even: bool = True) -> Asked:
+def ask(kind: CollectiveKind, n: int, count: int, seed: int, even: bool = True) -> Asked:
     """Random numbers: `count` of them for the whole of what is reduced or broadcast, else for each part."""
     rng = np.random.default_rng([kind, n, count, seed])
     root = int(rng.integers(n)) if kind in ROOTED else -1
@@ -42,25 +42,29 @@ def ask(kind: Kind, n: int, count: int, seed: int, even: bool = True) -> Asked:
         return rng.integers(-(2**31), 2**31, length, np.int32)
 
     counts = [count] * n if even else random_counts(rng, n, count)
-    table = rng.permutation(np.resize([count, 0, 1, count], n * n)).reshape(n, n) if kind == Kind.ALL_TO_ALL else None
+    table = (
+        rng.permutation(np.resize([count, 0, 1, count], n * n)).reshape(n, n)
+        if kind == CollectiveKind.ALL_TO_ALL
+        else None
+    )
     inputs, outputs = [], []
     for rank in range(n):
         ins, outs = [count], [count]
-        if kind == Kind.REDUCE_SCATTER:
+        if kind == CollectiveKind.REDUCE_SCATTER:
             ins, outs = counts, [counts[rank]]
-        elif kind in (Kind.ALL_GATHER, Kind.GATHER):
+        elif kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER):
             ins, outs = [counts[rank]], counts
-        elif kind == Kind.SCATTER:
+        elif kind == CollectiveKind.SCATTER:
             ins, outs = counts, [counts[rank]]
-        elif kind == Kind.BROADCAST:
+        elif kind == CollectiveKind.BROADCAST:
             ins = []
-        elif kind == Kind.BARRIER:
+        elif kind == CollectiveKind.BARRIER:
             ins, outs = [], []
         elif table is not None:
             ins, outs = list(table[rank]), list(table[:, rank])
-        if rank != root and kind in (Kind.GATHER, Kind.REDUCE):
+        if rank != root and kind in (CollectiveKind.GATHER, CollectiveKind.REDUCE):
             outs = []
-        if rank != root and kind == Kind.SCATTER:
+        if rank != root and kind == CollectiveKind.SCATTER:
             ins = []
         inputs.append([some(int(length)) for length in ins])
         outputs.append([some(int(length)) for length in outs])
@@ -71,18 +75,18 @@ def expected(asked: Asked) -> list[list[np.ndarray]]:
     """What every rank should have, of numbers whose sum does not depend on order."""
     n, root = asked.ranks, asked.root
     ins, outs = asked.inputs, asked.outputs
-    if asked.kind == Kind.BARRIER:
+    if asked.kind == CollectiveKind.BARRIER:
         return outs
-    if asked.kind == Kind.BROADCAST:
+    if asked.kind == CollectiveKind.BROADCAST:
         return [outs[root]] * n
-    if asked.kind in (Kind.ALL_REDUCE, Kind.REDUCE):
+    if asked.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE):
         total = np.sum([parts[0] for parts in ins], axis=0, dtype=np.int32)
         return [[total] if outs[rank] else [] for rank in range(n)]
-    if asked.kind == Kind.REDUCE_SCATTER:
+    if asked.kind == CollectiveKind.REDUCE_SCATTER:
         return [[np.sum([parts[rank] for parts in ins], axis=0, dtype=np.int32)] for rank in range(n)]
-    if asked.kind in (Kind.ALL_GATHER, Kind.GATHER):
+    if asked.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER):
         return [[parts[0] for parts in ins] if outs[rank] else [] for rank in range(n)]
-    if asked.kind == Kind.SCATTER:
+    if asked.kind == CollectiveKind.SCATTER:
         return [[ins[root][rank]] for rank in range(n)]
     return [[ins[peer][rank] for peer in range(n)] for rank in range(n)]
 
@@ -91,9 +95,9 @@ def log2_up(n: int) -> int:
     return (n - 1).bit_length()
 
 
-def promised_steps(kind: Kind, algorithm: str, n: int, columns: int) -> int:
+def promised_steps(kind: CollectiveKind, algorithm: str, n: int, columns: int) -> int:
     """Messages that wait for one another, from the first to the last."""
-    both = 2 if kind in (Kind.ALL_REDUCE, Kind.REDUCE) else 1
+    both = 2 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE) else 1
     folded = 0 if n & (n - 1) == 0 else 2
     gather = 1 if n - 1 <= most_peers(n) else log2_up(n)
     return {
@@ -101,7 +105,7 @@ def promised_steps(kind: Kind, algorithm: str, n: int, columns: int) -> int:
         "gathered": log2_up(n),
         "doubling": n.bit_length() - 1 + folded,
         "rounds": both * log2_up(n),
-        "ring": n - 1 + (gather if kind == Kind.ALL_REDUCE else 0),
+        "ring": n - 1 + (gather if kind == CollectiveKind.ALL_REDUCE else 0),
         "binomial": log2_up(n),
         "binary": n.bit_length() - 1,
         "chain": n - 1,
@@ -117,9 +121,9 @@ def promised_bytes(asked: Asked, algorithm: str) -> float:
     """That all ranks send together."""
     n, size = asked.ranks, asked.bytes
     folded = n - (1 << (n.bit_length() - 1))
-    if asked.kind in (Kind.BROADCAST, Kind.REDUCE) and algorithm != "rounds":
+    if asked.kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE) and algorithm != "rounds":
         return (n - 1) * size
-    if asked.kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+    if asked.kind in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER):
         return (n - 1) * size
     return {
         "direct": n * (n - 1) * size,
@@ -147,7 +151,7 @@ def check(asked: Asked, found: Outcome, forced: str | None) -> None:
     assert found.early <= 3, what  # what the group keeps room for
     columns = _core.grid_columns(n, asked.bytes)
     assert found.steps <= promised_steps(asked.kind, found.algorithm, n, columns), what
-    if asked.kind != Kind.BARRIER and found.steps:
+    if asked.kind != CollectiveKind.BARRIER and found.steps:
         assert sum(found.sent) == promised_bytes(asked, found.algorithm), what
 
 
@@ -159,10 +163,10 @@ def try_all(plans: Plans, asked: Asked, seed: int) -> None:
         check(asked, plans(asked, forced, seed), forced)
 
 
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
-def test_every_algorithm_on_every_number_of_ranks(plans: Plans, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", CollectiveKind, ids=lambda kind: kind.name)
+def test_every_algorithm_on_every_number_of_ranks(plans: Plans, kind: CollectiveKind) -> None:
     for n in SMALL_GROUPS:
-        counts = [0, 1, 37, 16 * n + 5] if kind != Kind.BARRIER else [0]
+        counts = [0, 1, 37, 16 * n + 5] if kind != CollectiveKind.BARRIER else [0]
         if n in (2, 3, 5, 8, 11):
             counts += [EAGER - 1, EAGER, EAGER + 1]
         for count in counts:
@@ -170,9 +174,11 @@ def test_every_algorithm_on_every_number_of_ranks(plans: Plans, kind: Kind) -> N
 
 
 @pytest.mark.parametrize(
-    "kind", [Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.GATHER, Kind.SCATTER], ids=lambda k: k.name
+    "kind",
+    [CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER, CollectiveKind.GATHER, CollectiveKind.SCATTER],
+    ids=lambda k: k.name,
 )
-def test_uneven_parts(plans: Plans, kind: Kind) -> None:
+def test_uneven_parts(plans: Plans, kind: CollectiveKind) -> None:
     for n in SMALL_GROUPS:
         for count in (3, 1500):
             asked = ask(kind, n, count, n, even=False)
@@ -185,8 +191,12 @@ def test_uneven_parts(plans: Plans, kind: Kind) -> None:
 
 @pytest.mark.parametrize("n", LARGE_GROUPS)
 def test_many_ranks(plans: Plans, n: int) -> None:
-    for kind in Kind:
-        is_whole = kind in (Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST)  # no part for each rank
+    for kind in CollectiveKind:
+        is_whole = kind in (
+            CollectiveKind.ALL_REDUCE,
+            CollectiveKind.REDUCE,
+            CollectiveKind.BROADCAST,
+        )  # no part for each rank
         if kind in PAIRWISE and n > 128:
             continue  # a million transfers again
         counts = [1, 700] if is_whole else [1]
@@ -199,8 +209,14 @@ def test_many_ranks(plans: Plans, n: int) -> None:
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (13, 16))])
 def test_several_slices(plans: Plans, n: int) -> None:
     """Large enough that every part is cut."""
-    for kind in (Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
-        parts = n if kind == Kind.ALL_REDUCE else 1
+    for kind in (
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.REDUCE,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.ALL_GATHER,
+    ):
+        parts = n if kind == CollectiveKind.ALL_REDUCE else 1
         for forced in ask(kind, n, 1, 0).algorithms():
             asked = ask(kind, n, parts * 70_001, n)
             if forced in asked.algorithms():
@@ -281,7 +297,7 @@ def cut(count: int, n: int) -> list[slice]:
     return [slice(lines * i // n * 16, min(lines * (i + 1) // n * 16, count)) for i in range(n)]
 
 
-def ordered(kind: Kind, algorithm: str, values: list[np.ndarray], root: int, combine: Combine) -> np.ndarray:
+def ordered(kind: CollectiveKind, algorithm: str, values: list[np.ndarray], root: int, combine: Combine) -> np.ndarray:
     """The reduction of all in the order of this algorithm."""
     n = len(values)
     if algorithm in ("direct", "gathered"):
@@ -312,7 +328,9 @@ def test_the_order_is_the_algorithms_alone(plans: Plans, op: ReduceOp, in_place:
         for count in (5, 2100):
             values = float_cases(n, count, op in (ReduceOp.MIN, ReduceOp.MAX))
             scaled = [value * np.float32(0.3) for value in values] if op == ReduceOp.PREMUL_SUM else values
-            asked = Asked(Kind.ALL_REDUCE, [[v] for v in values], [[v * 0] for v in values], -1, op, 0.3, in_place)
+            asked = Asked(
+                CollectiveKind.ALL_REDUCE, [[v] for v in values], [[v * 0] for v in values], -1, op, 0.3, in_place
+            )
             for algorithm in asked.algorithms():
                 with np.errstate(invalid="ignore"):
                     wanted = ordered(asked.kind, algorithm, scaled, -1, COMBINE[op])
@@ -332,7 +350,7 @@ def test_the_order_of_a_reduce(plans: Plans, op: ReduceOp) -> None:
         scaled = [value * np.float32(0.3) for value in values] if op == ReduceOp.PREMUL_SUM else values
         root = n // 3
         outputs = [[values[0] * 0] if rank == root else [] for rank in range(n)]
-        asked = Asked(Kind.REDUCE, [[v] for v in values], outputs, root, op, 0.3)
+        asked = Asked(CollectiveKind.REDUCE, [[v] for v in values], outputs, root, op, 0.3)
         for algorithm in asked.algorithms():
             with np.errstate(invalid="ignore"):
                 wanted = ordered(asked.kind, algorithm, scaled, root, COMBINE[op])
@@ -349,7 +367,7 @@ def test_the_order_of_a_reduce_scatter(plans: Plans) -> None:
             wholes = float_cases(n, 40 * n, False)
             factor = np.float32(0.3 if op == ReduceOp.PREMUL_SUM else 1)
             inputs = [np.split(whole, n) for whole in wholes]
-            asked = Asked(Kind.REDUCE_SCATTER, inputs, [[ins[0] * 0] for ins in inputs], -1, op, 0.3)
+            asked = Asked(CollectiveKind.REDUCE_SCATTER, inputs, [[ins[0] * 0] for ins in inputs], -1, op, 0.3)
             for algorithm in asked.algorithms():
                 found = plans(asked, algorithm, n)
                 assert not found.problem, (n, algorithm, found.problem)
@@ -368,7 +386,7 @@ def test_the_order_of_a_reduce_scatter(plans: Plans) -> None:
 def test_the_model_counts_the_steps_that_are_taken(plans: Plans) -> None:
     """For next to nothing, time is steps: those of the plan."""
     for n in (2, 3, 7, 8, 16, 33, 100):
-        asked = ask(Kind.ALL_REDUCE, n, 2, n)
+        asked = ask(CollectiveKind.ALL_REDUCE, n, 2, n)
         times = _core.collective_times(asked.kind, n, asked.bytes)
         for algorithm in ("gathered", "doubling", "rounds", *(["grid"] if "grid" in times else [])):
             found = plans(asked, algorithm, 1)
@@ -381,7 +399,7 @@ def is_prime(n: int) -> bool:
 
 
 def test_what_is_chosen_by_size_and_ranks() -> None:
-    def chosen(n: int, size: int, kind: Kind = Kind.ALL_REDUCE) -> str:
+    def chosen(n: int, size: int, kind: CollectiveKind = CollectiveKind.ALL_REDUCE) -> str:
         times = _core.collective_times(kind, n, size)
         return min(times, key=times.__getitem__)
 
@@ -390,9 +408,9 @@ def test_what_is_chosen_by_size_and_ranks() -> None:
         assert chosen(n, 1 << 20) == "grid"
         assert chosen(n + 1, 1 << 20) == "rounds" or not is_prime(n + 1)
     assert chosen(16, 64 << 20) == chosen(128, 1 << 30) == "ring" and chosen(1024, 64 << 20) == "grid"
-    for kind in Kind:
+    for kind in CollectiveKind:
         if kind not in PAIRWISE:
             assert all(chosen(n, size, kind) != "direct" for n in (10, 1024) for size in (0, 8, 1 << 20, 1 << 30))
     assert set(ALGORITHMS) == {
-        name for kind in Kind for size in (8, 1 << 20) for name in _core.collective_times(kind, 4, size)
+        name for kind in CollectiveKind for size in (8, 1 << 20) for name in _core.collective_times(kind, 4, size)
     }

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softmrc.collectives import CollectiveError, DirectoryStore, Group, table
-from softmrc.collectives.offer import Greeting
-from softmrc.collectives.table import Table, _name_of
+from softmrc.collectives import CollectiveError, DirectoryStore, Group, store_rendezvous
+from softmrc.collectives.rank_info import RankInfo
+from softmrc.collectives.store_rendezvous import StoreRendezvous, _name_of
 
 SECRET, KNOWN = "SOFTMRC_SECRET", b"what all ranks know"
 PATIENCE_S = 60.0
@@ -30,7 +30,7 @@ def shared_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 def sit(
     store: Any, rank: int, secret: bytes | None = KNOWN, scope: str = "", timeout_s: float = 20.0, size: int = 2
 ) -> list[str]:
-    at = Table(store, "table", rank, size, timeout_s, secret, scope)
+    at = StoreRendezvous(store, "table", rank, size, timeout_s, secret, scope)
     at.agree(f"words of {rank}")
     told = at.tell(f"place of {rank}")
     assert at.be_ready()
@@ -61,8 +61,8 @@ def test_who_proves_nothing_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: Any, words: str
 ) -> None:
     """Before the time is up, which may be half an hour; and on both sides."""
-    monkeypatch.setattr(table, "UNPROVED_S", 0.2)
-    monkeypatch.setattr(table, "OLDER_UNPROVED_S", 0.4)
+    monkeypatch.setattr(store_rendezvous, "UNPROVED_S", 0.2)
+    monkeypatch.setattr(store_rendezvous, "OLDER_UNPROVED_S", 0.4)
     store = DirectoryStore(tmp_path)
     first, second = outcomes(lambda: sit(store, 0, timeout_s=1e4), lambda: sit(store, 1, *theirs, timeout_s=1e4))
     assert isinstance(first, CollectiveError), first
@@ -84,7 +84,7 @@ def test_who_comes_late_replaces_what_was_not_proved(tmp_path: Path) -> None:
 
 def test_what_was_there_before_is_waited_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run of three with the same store: its records are proved, but not for a group of two."""
-    monkeypatch.setattr(table, "UNPROVED_S", 0.2)
+    monkeypatch.setattr(store_rendezvous, "UNPROVED_S", 0.2)
     store = DirectoryStore(tmp_path)
     assert len(outcomes(*(lambda rank=rank: sit(store, rank, size=3) for rank in range(3)))[0]) == 3
 
@@ -151,7 +151,7 @@ def test_a_whole_run_that_is_put_back_makes_no_rank(tmp_path: Path, acts_at_once
     """Its first record has a valid MAC. Signs of today have not."""
     store = DirectoryStore(tmp_path)
     assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == BOTH
-    victim = Table(Forged(store, absent=1), "table", 0, 2, 1.0, KNOWN)
+    victim = StoreRendezvous(Forged(store, absent=1), "table", 0, 2, 1.0, KNOWN)
 
     def join() -> None:
         victim.hear("words of 0")
@@ -185,11 +185,11 @@ def test_signs_of_another_meeting_are_none_of_this(tmp_path: Path) -> None:
 
 
 def test_who_only_reads_the_store_does_not_know_what_packets_are_numbered_by(tmp_path: Path) -> None:
-    tables = [Table(DirectoryStore(tmp_path), "table", rank, 2, 20.0, KNOWN) for rank in range(2)]
+    tables = [StoreRendezvous(DirectoryStore(tmp_path), "table", rank, 2, 20.0, KNOWN) for rank in range(2)]
     outcomes(*(lambda at=at: at.agree("words") for at in tables))
     assert tables[0].secret == tables[1].secret
     words = list(zip(tables[0]._tokens, [" "] * 2, tables[0].said, strict=True))
-    reader = Table(DirectoryStore(tmp_path), "table", 0, 2, 20.0)
+    reader = StoreRendezvous(DirectoryStore(tmp_path), "table", 0, 2, 20.0)
     reader._sit_with(words)
     assert reader.sitting == tables[0].sitting and reader.secret != tables[0].secret
 
@@ -210,13 +210,13 @@ def test_a_group_on_loopback_is_proved_and_not_encrypted(tmp_path: Path) -> None
 
 def test_who_claims_to_be_on_this_host_has_to_prove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An impostor that speaks as ranks do, and says that all are on one host: it is offered nothing."""
-    monkeypatch.setattr(table, "UNPROVED_S", 0.2)
-    monkeypatch.setattr(table, "OLDER_UNPROVED_S", 0.4)
+    monkeypatch.setattr(store_rendezvous, "UNPROVED_S", 0.2)
+    monkeypatch.setattr(store_rendezvous, "OLDER_UNPROVED_S", 0.4)
     store = DirectoryStore(tmp_path)
 
     def impostor() -> None:
-        at = Table(store, "group", 1, 2, 20.0)
-        at.agree(Greeting.own(1, 1).told(1, 2))
+        at = StoreRendezvous(store, "group", 1, 2, 20.0)
+        at.agree(RankInfo.own(1, 1).to_wire(1, 2))
 
     first, second = outcomes(lambda: Group.join(store, 0, 2, timeout_s=20.0), impostor)
     assert isinstance(first, CollectiveError) and "rank 1 is refused" in str(first), first

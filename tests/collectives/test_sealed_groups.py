@@ -17,8 +17,8 @@ from ranks import ranks, values_of
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, rendezvous
 from softmrc.config import DeviceConfig
+from softmrc.device import Device
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device
 from udp.loopback import connect, drain, eventually
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")

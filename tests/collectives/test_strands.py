@@ -20,10 +20,10 @@ from collectives.test_failures import IMPATIENT
 from collectives.test_reduce import ops_of
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
-from softmrc.collectives.offer import Greeting, strands_of
+from softmrc.collectives.rank_info import RankInfo, strands_of
 from softmrc.config import DeviceConfig
+from softmrc.device import Device, width
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device, width
 
 COUNT = 500_003  # so that each of three ranks' parts is worth three strands, in a length that nothing divides
 
@@ -394,7 +394,7 @@ def test_a_rank_that_is_killed_or_stopped_in_the_middle(how: int) -> None:
     ],
 )
 def test_how_many_strands_a_group_has(offers: list[tuple[str, int, int]], strands: int) -> None:
-    assert strands_of([Greeting(host, 0, cores, most) for host, cores, most in offers]) == strands
+    assert strands_of([RankInfo(host, 0, cores, most) for host, cores, most in offers]) == strands
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
-from softmrc.collectives.table import TOLD, Table
+from softmrc.collectives.store_rendezvous import TOLD, StoreRendezvous
 
 SIZE = 3
 
@@ -23,7 +23,7 @@ def agreed(
 
     def sit(rank: int) -> list[str]:
         time.sleep(0.05 * rank)  # the first ones hear the dead
-        return Table(store, "table", rank, SIZE, timeout_s).agree(f"{words} of {rank}")
+        return StoreRendezvous(store, "table", rank, SIZE, timeout_s).agree(f"{words} of {rank}")
 
     with ThreadPoolExecutor(SIZE) as pool:
         sitting = [pool.submit(sit, rank) for rank in ranks]
@@ -51,7 +51,7 @@ def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path, late: boo
     """Before it has told them where it is, or after."""
 
     def go(rank: int) -> None:
-        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
+        table = StoreRendezvous(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
         table.agree("")
         if late:
             assert table.tell(f"place of {rank}") == [f"place of {one}" for one in range(SIZE)]
@@ -74,7 +74,7 @@ def test_a_rank_that_fails_tells_those_who_wait_for_what_it_has_not_told(
     """Whether it knows that all have heard it, or has only left the signs that let the others go on."""
 
     def go(rank: int) -> None:
-        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
+        table = StoreRendezvous(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
         table.hear("")
         if rank == 1 and not is_ready:
             table._sign("heard")
@@ -100,7 +100,7 @@ def test_a_rank_that_fails_tells_those_who_wait_for_what_it_has_not_told(
 
 def test_a_rank_that_does_not_get_ready_is_named(tmp_path: Path) -> None:
     def go(rank: int) -> None:
-        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 0.5)
+        table = StoreRendezvous(DirectoryStore(tmp_path), "table", rank, SIZE, 0.5)
         table.agree("")
         table.tell("a place")
         if rank != 1:
@@ -141,7 +141,7 @@ def test_a_meeting_asks_the_store_as_often_for_any_number_of_ranks(tmp_path: Pat
 
     def go(rank: int) -> int:
         store = Counted(DirectoryStore(tmp_path))
-        table = Table(store, "table", rank, size, 20.0)
+        table = StoreRendezvous(store, "table", rank, size, 20.0)
         table.agree("")
         table.tell("a place")
         table.be_ready()
@@ -165,7 +165,7 @@ def test_who_says_all_at_once_asks_the_store_four_things(tmp_path: Path) -> None
 
     def go(rank: int, kind: type[Counted]) -> int:
         store = kind(DirectoryStore(tmp_path / kind.__name__))
-        table = Table(store, "table", rank, 2, 20.0)
+        table = StoreRendezvous(store, "table", rank, 2, 20.0)
         assert table.hear(f"place of {rank}") == ["place of 0", "place of 1"] and not table.is_confirmed
         assert table.be_ready() and table.is_confirmed
         return store.calls
@@ -181,7 +181,7 @@ def test_who_acted_on_words_of_an_earlier_run_does_so_again(tmp_path: Path) -> N
         store.set(f"softmrc/table/says/{rank}", f"{rank:016x} of the past".encode())
 
     def go(rank: int) -> list[list[str]]:
-        table = Table(store, "table", rank, 2, 20.0)
+        table = StoreRendezvous(store, "table", rank, 2, 20.0)
         time.sleep(0.3 * rank)
         heard = [table.hear(f"place of {rank}")]
         while not table.be_ready():
@@ -219,14 +219,14 @@ class Hasty:
 
 
 def test_a_store_that_gives_up_a_moment_early_has_not_failed(tmp_path: Path) -> None:
-    table = Table(Hasty(DirectoryStore(tmp_path)), "table", 0, 2, 0.3)
+    table = StoreRendezvous(Hasty(DirectoryStore(tmp_path)), "table", 0, 2, 0.3)
     with pytest.raises(CollectiveError, match="timed out: rank 1 did not join the group of 2"):
         table.agree("here")
 
 
 def test_who_gives_up_says_so_once(tmp_path: Path) -> None:
     def go(rank: int) -> None:
-        table = Table(DirectoryStore(tmp_path), "table", rank, 2, 20.0)
+        table = StoreRendezvous(DirectoryStore(tmp_path), "table", rank, 2, 20.0)
         table.agree("")
         if rank == 1:
             table.give_up("the first reason")

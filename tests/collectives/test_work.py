@@ -12,7 +12,7 @@ import pytest
 
 from collectives.ranks import Ranks, ranks, values_of
 from softmrc.collectives import Block, DirectoryStore, DType, Group, Work
-from softmrc.verbs import Device
+from softmrc.device import Device
 
 MIXED = [3, 100_000, 0, 7, 50_000, 250_000, 1]
 

@@ -15,12 +15,12 @@ import pytest
 from tests.control.pretended import Pretended, a_device, device, home
 from typer.testing import CliRunner, Result
 
-from softmrc import control
 from softmrc.cli import app
-from softmrc.control import client
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError
 from softmrc.fabric import AddressPlan, Shape
-from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.fabric.denylist import Denylist, DenylistEntry
+from softmrc.ops import control
+from softmrc.ops.control import client
 
 FABRIC = "[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n"
 PLAN = AddressPlan(Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2))
@@ -40,7 +40,7 @@ def rows(*words: str) -> list[dict]:
 def test_a_device_is_found_and_says_who_it_is(device: Pretended) -> None:
     (found,) = rows("devices")
     assert found["device"] == f"{os.getpid()}-0" and found["kind"] == "verbs"
-    with control.the_device() as one, control.the_device(str(os.getpid())) as two:
+    with control.find_device() as one, control.find_device(str(os.getpid())) as two:
         assert one.name == two.name == f"{os.getpid()}-0"
     assert "python train.py" in ctl("devices").output
 
@@ -88,7 +88,7 @@ def test_what_is_missing_is_called_as_the_command_line_calls_it(
 
 
 def test_of_a_batch_all_that_can_be_is_done_unless_it_shall_stop(device: Pretended) -> None:
-    with control.the_device() as node:
+    with control.find_device() as node:
         done = node.deny([0, 9, 1])
         assert (done.done, [(one.ev, one.error) for one in done.failed]) == (2, [(9, "ev is 9; allowed: below 4")])
         node.allow([0, 1])
@@ -124,7 +124,7 @@ def test_a_path_is_replaced(device: Pretended) -> None:
 def test_events_come_once_by_type_and_with_those_that_were_lost(device: Pretended) -> None:
     device.tell("ev_state")
     device.tell("port_state")
-    with control.the_device() as node:
+    with control.find_device() as node:
         assert [one["type"] for one in node.events(("port_state",)).events] == ["port_state"]
         device.tell("ev_state")
         assert [one["type"] for one in node.events().events] == ["ev_state"]
@@ -159,14 +159,14 @@ def test_queue_pairs_and_paths_are_written_in_one_way(device: Pretended) -> None
 
 def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:
     device.silent_evs = {7}
-    with control.the_device() as node:
+    with control.find_device() as node:
         found = control.probe(node, 3, 1, [5, 7, 0], timeout_s=0.1)
     assert [(one.ev, one.asked, one.took_ns, one.arrival_plane, one.service_ns) for one in found] == [
         (5, True, 12_345, 1, 345), (7, True, None, None, None), (0, False, None, None, None),
     ]  # fmt: skip
     (one,) = rows("probe", "3", "1", "--ev", "5", "--dscp", "46")
     assert (one["took_ns"], one["service_ns"]) == (12_345, 345) and device.asked[-2]["dscp"] == 46
-    with control.the_device() as node, pytest.raises(ConfigError, match="evs"):
+    with control.find_device() as node, pytest.raises(ConfigError, match="evs"):
         control.probe(node, 3, 1, [])
 
 
@@ -182,7 +182,7 @@ def a_push(folder: Path) -> list[str]:
     """The words that push a list, which names one link."""
     fabric, denylist = folder / "fabric.toml", folder / "denylist.json"
     fabric.write_text(FABRIC)
-    entry = Entry("p0.leaf0-spine1", "link", "dead", 1.0, ("p0.leaf0>spine1", "p0.spine1>leaf0"))
+    entry = DenylistEntry("p0.leaf0-spine1", "link", "dead", 1.0, ("p0.leaf0>spine1", "p0.spine1>leaf0"))
     Denylist("fabric", (entry,)).save(denylist)
     return ["push", str(denylist), "--fabric", str(fabric)]
 
@@ -240,14 +240,14 @@ def test_paths_that_could_not_be_denied_are_a_failure_of_the_push(device: Preten
     ],
 )
 def test_answers_that_are_none_are_one_sentence(home: Path, answer: object, words: str) -> None:
-    with a_device(home, lambda _: answer), control.the_device() as node:  # type: ignore[arg-type, return-value]
+    with a_device(home, lambda _: answer), control.find_device() as node:  # type: ignore[arg-type, return-value]
         with pytest.raises((RemoteError, UsageError), match=words) as error:
             node.stats()
         assert "\n" not in str(error.value)
 
 
 def test_lists_that_are_none_and_other_protocols_are_refused(home: Path) -> None:
-    with a_device(home, lambda _: {"ok": True, "qps": 7, "protocol": 2}), control.the_device() as node:
+    with a_device(home, lambda _: {"ok": True, "qps": 7, "protocol": 2}), control.find_device() as node:
         with pytest.raises(RemoteError, match="qps is 7, and no list"):
             node.queue_pairs()
         with pytest.raises(RemoteError, match="speaks protocol 2"):
@@ -256,7 +256,7 @@ def test_lists_that_are_none_and_other_protocols_are_refused(home: Path) -> None
 
 def test_a_device_that_does_not_answer_is_given_up(home: Path) -> None:
     late = pytest.raises(RemoteError, match=r"does not answer info within 0\.1 s")
-    with a_device(home, lambda _: b"") as path, control.Node(path, patience_s=0.1) as node, late:
+    with a_device(home, lambda _: b"") as path, control.DeviceClient(path, patience_s=0.1) as node, late:
         node.info()
 
 
@@ -276,8 +276,8 @@ class Hesitant(Pretended):
 
 def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_question(home: Path) -> None:
     device = Hesitant()
-    with a_device(home, device) as path, control.Node(path, patience_s=0.1) as node:
-        with pytest.raises(control.Silent, match="does not answer port"):
+    with a_device(home, device) as path, control.DeviceClient(path, patience_s=0.1) as node:
+        with pytest.raises(control.DeviceTimeout, match="does not answer port"):
             node.set_port(0, False)
         device.may.set()
         node._patience_s = 20.0
@@ -288,8 +288,8 @@ def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_question(ho
 def test_an_answer_that_is_too_long_is_the_end_of_that_answer_only(
     home: Path, device: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with control.the_device() as node:
-        monkeypatch.setattr(client, "MOST_BYTES", 100)
+    with control.find_device() as node:
+        monkeypatch.setattr(client, "MAX_BYTES", 100)
         with pytest.raises(RemoteError, match="more than 100 bytes") as error:
             node.queue_pairs()
         assert "went away" not in str(error.value)
@@ -299,7 +299,7 @@ def test_an_answer_that_is_too_long_is_the_end_of_that_answer_only(
 
 def test_events_are_told_once_even_if_a_device_was_silent_meanwhile(home: Path, device: Pretended) -> None:
     device.tell("ev_state")
-    with control.the_device() as node:
+    with control.find_device() as node:
         assert len(node.events().events) == 1
         node._hang_up()
         assert node.events().events == []
@@ -309,7 +309,7 @@ def test_events_are_told_once_even_if_a_device_was_silent_meanwhile(home: Path, 
 
 
 def test_a_batch_that_is_longer_than_a_request_goes_in_several(device: Pretended) -> None:
-    with control.the_device() as node:
+    with control.find_device() as node:
         done = node.deny(list(range(12_000)))
         assert (done.done, len(done.failed), done.failed[-1].ev) == (4, 11_996, 11_999)
         assert len(device.asked) == 3
@@ -318,7 +318,7 @@ def test_a_batch_that_is_longer_than_a_request_goes_in_several(device: Pretended
 
 
 def test_a_request_that_is_too_long_is_refused_here(device: Pretended) -> None:
-    with control.the_device() as node:
+    with control.find_device() as node:
         with pytest.raises(UsageError, match=r"profile_add has 80,\d{3} bytes, and a device takes 65,536 at most"):
             control.Profiles(node).add("ev", mode="x" * 80_000)
         nested: list[Any] = []
@@ -335,7 +335,7 @@ def test_without_devices_there_is_one_clear_sentence(home: Path) -> None:
         error = ctl(*words).exception
         assert isinstance(error, MrcError) and "\n" not in str(error)
     with pytest.raises(UsageError, match=f"no device of yours is running: none is in {home}"):
-        control.the_device()
+        control.find_device()
 
 
 def test_what_a_killed_process_left_is_passed_over_and_several_are_named(home: Path, device: Pretended) -> None:
@@ -344,11 +344,11 @@ def test_what_a_killed_process_left_is_passed_over_and_several_are_named(home: P
     stale.close()
     assert [node.name for node in control.devices()] == [f"{os.getpid()}-0"]
     with pytest.raises(UsageError, match="77-0 cannot be asked"):
-        control.the_device("77-0")
+        control.find_device("77-0")
     with pytest.raises(UsageError, match=rf"no device is called 78; there are 77-0, {os.getpid()}-0"):
-        control.the_device("78")
+        control.find_device("78")
     with a_device(home, device, "99-1"), pytest.raises(UsageError, match=rf"which of 99-1, {os.getpid()}-0"):
-        control.the_device()
+        control.find_device()
 
 
 def test_a_folder_that_others_may_write_to_is_not_looked_into(home: Path, device: Pretended) -> None:
@@ -363,8 +363,8 @@ def test_a_door_at_which_too_many_wait_is_silence_and_no_end(tmp_path: Path) -> 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(1)
-        node = control.Node(path, patience_s=0.2)
+        node = control.DeviceClient(path, patience_s=0.2)
         for _ in range(6):
-            with pytest.raises(control.Silent):
+            with pytest.raises(control.DeviceTimeout):
                 node.ask("info")
         node.close()

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from softmrc import control
 from softmrc.cli import app
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import EvProfile
+from softmrc.device import Device, QueuePair
 from softmrc.engine import EventType, EvState
 from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs import Device, QueuePair
+from softmrc.ops import control
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 ENTRIES = [{"value": 50_000 + i, "plane": i % 2} for i in range(8)]
@@ -34,13 +34,13 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 @pytest.fixture
-def node(device: Device) -> Iterator[control.Node]:
-    with control.Node(Path(device.control)) as made:
+def node(device: Device) -> Iterator[control.DeviceClient]:
+    with control.DeviceClient(Path(device.control)) as made:
         yield made
 
 
 @pytest.fixture
-def laid(node: control.Node) -> control.Profiles:
+def laid(node: control.DeviceClient) -> control.Profiles:
     return control.Profiles(node)
 
 
@@ -127,7 +127,9 @@ def test_a_profile_goes_one_step_at_a_time_and_what_is_used_stays(
             to_all = False
 
 
-def test_queue_pairs_have_what_their_profile_says(device: Device, node: control.Node, laid: control.Profiles) -> None:
+def test_queue_pairs_have_what_their_profile_says(
+    device: Device, node: control.DeviceClient, laid: control.Profiles
+) -> None:
     number = listed(laid)
     control_number = online(laid, "cc", algorithm="fixed_window", window_bytes=123_456)
     pair = a_pair(device, ev_profile=number, cc_profile=control_number)
@@ -151,7 +153,7 @@ def test_queue_pairs_have_what_their_profile_says(device: Device, node: control.
 
 
 def test_what_a_profile_denies_is_denied_to_all_who_use_it_now_and_later(
-    device: Device, node: control.Node, laid: control.Profiles
+    device: Device, node: control.DeviceClient, laid: control.Profiles
 ) -> None:
     number = listed(laid)
     early = [a_pair(device, ev_profile=number) for _ in range(3)]
@@ -169,7 +171,7 @@ def test_what_a_profile_denies_is_denied_to_all_who_use_it_now_and_later(
 
 
 def test_a_listed_path_is_replaced_for_those_to_come_or_for_all(
-    device: Device, node: control.Node, laid: control.Profiles
+    device: Device, node: control.DeviceClient, laid: control.Profiles
 ) -> None:
     number = listed(laid)
     early = a_pair(device, ev_profile=number)
@@ -251,7 +253,7 @@ def test_what_is_wrong_as_a_whole_stays_in_init(
 
 
 def test_events_of_paths_are_told_as_the_profile_wants(
-    device: Device, node: control.Node, laid: control.Profiles
+    device: Device, node: control.DeviceClient, laid: control.Profiles
 ) -> None:
     loud, quiet = listed(laid, events=["good"]), listed(laid, events=["assumed_bad"])
     pairs = {number: a_pair(device, ev_profile=number) for number in (loud, quiet)}
@@ -298,7 +300,7 @@ def test_the_command(device: Device, laid: control.Profiles) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_that_connect_later_get_what_is_given_to_all(
-    device: Device, node: control.Node, laid: control.Profiles, tmp_path: Path, seed: int
+    device: Device, node: control.DeviceClient, laid: control.Profiles, tmp_path: Path, seed: int
 ) -> None:
     """Their queue pairs are made in a lane, when one of them first speaks; and are users of it like any other."""
     rng = random.Random(seed)

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from softmrc import control
+from softmrc._support.units import ev_text, qpn_text
 from softmrc.cli import app
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
 from softmrc.errors import UsageError
-from softmrc.units import ev_text, qpn_text
+from softmrc.ops import control
 from softmrc.wire import EndpointRequest, EndpointResponse, read_pcapng
 
 
@@ -66,7 +66,7 @@ def test_a_real_device_is_asked_and_told(connection: Connection) -> None:
 
 
 def test_a_batch_of_probes_is_marked_as_told_and_all_are_answered(connection: Connection, tmp_path: Path) -> None:
-    with control.Node(Path(connection.device.control)) as node:
+    with control.DeviceClient(Path(connection.device.control)) as node:
         (qp,) = node.queue_pairs()
         evs = [50_000 + i for i in range(300)]
         file = tmp_path / "probes.pcapng"
@@ -114,7 +114,7 @@ def test_queue_pairs_of_a_group_have_peers_that_can_be_asked(tmp_path: Path) -> 
     with ThreadPoolExecutor(2) as pool:
         groups = list(pool.map(join, range(2)))
         list(pool.map(lambda group: group.all_reduce(np.zeros(1 << 20, np.float32)).wait(), groups))
-        with control.Node(Path(groups[0].device.control)) as node:
+        with control.DeviceClient(Path(groups[0].device.control)) as node:
             pairs = [qp for qp in node.queue_pairs() if qp["state"] == "rts"]
             assert {qp["lane"] for qp in pairs} == {0, 1}
             for qp in pairs:
@@ -140,7 +140,7 @@ def limited_files(size: int) -> Iterator[None]:
 
 
 def test_a_capture_that_found_no_room_says_so(connection: Connection, tmp_path: Path) -> None:
-    with limited_files(1 << 20), control.Node(Path(connection.device.control)) as node:
+    with limited_files(1 << 20), control.DeviceClient(Path(connection.device.control)) as node:
         node.capture(str(tmp_path / "short.pcapng"))
         for _ in range(60):
             connection.write(connection.remote[0], 0, bytes(60_000))

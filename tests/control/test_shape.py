@@ -13,12 +13,12 @@ import pytest
 from tests.control.pretended import Pretended, a_device, home  # noqa: F401
 from typer.testing import CliRunner
 
-from softmrc import control
-from softmrc.agent.collect import Collector
-from softmrc.agent.state import state_of
 from softmrc.cli import app
-from softmrc.control import shape
 from softmrc.errors import MrcError, RemoteError, on_terminal, words_of
+from softmrc.ops import control
+from softmrc.ops.agent.collect import Collector
+from softmrc.ops.agent.state import state_of
+from softmrc.ops.control import schema
 
 WRONG: list[Any] = [None, "x", 7, -1.5, True, [], {}, [7], {"a": 7}, 10**30, "\x1b[2J"]
 COMMANDS = [
@@ -115,7 +115,7 @@ def test_no_wrong_type_is_a_traceback(home: Path, op: str) -> None:  # noqa: F81
 def test_what_is_no_number_to_json_is_none(home: Path, text: bytes) -> None:  # noqa: F811
     with (
         a_device(home, lambda _: b'{"ok": true, "took": ' + text + b"}\n"),
-        control.the_device() as node,
+        control.find_device() as node,
         pytest.raises(RemoteError, match="something that is no JSON"),
     ):
         node.ask("anything")
@@ -125,4 +125,4 @@ def test_the_right_answers_have_the_right_shape() -> None:
     device = Answering()
     device.tell("ev_state")
     for op in ("info", "stats", "qps", "events", "faults", "capture", "bursts"):
-        shape.check(op, getattr(device, f"on_{op}")({}))
+        schema.check(op, getattr(device, f"on_{op}")({}))

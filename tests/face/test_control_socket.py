@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import parts
 from asking import Client
+from softmrc.device import Device, QueuePair
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device, QueuePair
 from softmrc.wire import read_pcapng
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -330,7 +330,7 @@ def test_a_folder_that_lets_others_in_is_not_used(folder: Path) -> None:
 
 
 def test_what_the_dead_left_is_removed_and_the_living_stay(folder: Path) -> None:
-    code = "import os; from softmrc.verbs import Device; d = Device(['127.0.0.1']); print(d.control); os._exit(0)"
+    code = "import os; from softmrc.device import Device; d = Device(['127.0.0.1']); print(d.control); os._exit(0)"
     killed = run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     assert Path(killed).exists()
     folder.joinpath("note.txt").touch()
@@ -406,7 +406,7 @@ def test_a_capture_goes_into_a_file_and_waits_for_no_reader(folder: Path, tmp_pa
 
 STARVED = """
 import os, resource, socket, sys, time
-from softmrc.verbs import Device
+from softmrc.device import Device
 with Device(["127.0.0.1"]) as device:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     clients = [socket.socket(socket.AF_UNIX) for _ in range(2)]
@@ -439,7 +439,7 @@ def test_who_waits_at_a_door_without_descriptors_costs_nothing(folder: Path) -> 
 def test_names_that_are_no_text_are_still_json(folder: Path) -> None:
     """A command line may hold any bytes, and is cut at some length."""
     script = (
-        "import json, socket; from softmrc.verbs import Device\n"
+        "import json, socket; from softmrc.device import Device\n"
         "with Device(['127.0.0.1']) as device:\n"
         "    client = socket.socket(socket.AF_UNIX); client.connect(device.control)\n"
         '    client.sendall(b\'{"op": "info"}\\n\')\n'

@@ -21,10 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parts
-from softmrc import planes, written
-from softmrc.config import DeviceConfig
+from softmrc.config import DeviceConfig, planes
+from softmrc.config import text as written
 from softmrc.errors import ConfigError, DeviceError
-from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.fabric.denylist import Denylist, DenylistEntry
 from softmrc.fabric.description import parse
 from softmrc.fabric.host import FabricHost
 from softmrc.fabric.shape import link_name
@@ -469,7 +469,7 @@ def test_a_denylist_takes_the_paths_that_it_takes_from_python(text: str, data) -
     names = [link_name(shape, link) for link in range(shape.links)]
     written = [f"{name.partition('>')[0]}>{name.partition('.')[0]}.{name.partition('>')[2]}" for name in names]
     links = data.draw(st.lists(st.sampled_from(names + written), min_size=1, max_size=8))
-    listed = Denylist("drawn", (Entry("thing", "link", "dead", 1.0, tuple(links)),))
+    listed = Denylist("drawn", (DenylistEntry("thing", "link", "dead", 1.0, tuple(links)),))
     said = json.dumps({"denylist": 1, "entries": [{"links": links}]})
     here = data.draw(st.integers(0, shape.hosts - 1))
     for to in set(range(shape.hosts)) - {here}:

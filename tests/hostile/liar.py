@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from softmrc.connection import Connection, Listener, connect
-from softmrc.handshake import (
+from softmrc.connection.handshake import (
     CONNECTOR,
     CONNECTOR_IS_READY,
     CONNECTOR_OFFERS,
     LISTENER_IS_READY,
     LISTENER_OFFERS,
     VERSION,
-    Inbox,
-    Proof,
-    Refusal,
+    Authenticator,
+    FrameReader,
+    HandshakeError,
     framed,
 )
 
@@ -66,7 +66,7 @@ class Liar:
     """Speaks to a listener under true seals, step by step."""
 
     def __init__(self, sock: socket.socket, secret: bytes | None = None) -> None:
-        self._socket, self._inbox, self._proof = sock, Inbox(), Proof(CONNECTOR, secret)
+        self._socket, self._inbox, self._proof = sock, FrameReader(), Authenticator(CONNECTOR, secret)
         self._socket.settimeout(LIMIT_S)
 
     def greet(self) -> None:
@@ -93,7 +93,7 @@ class Liar:
         while (frame := self._inbox.next()) is None:
             data = self._socket.recv(1 << 16)
             if not data:
-                raise Refusal("closed the connection during the handshake")
+                raise HandshakeError("closed the connection during the handshake")
             self._inbox.add(data)
         return frame
 
@@ -112,7 +112,7 @@ def answer_to(
         liar.greet()
         try:
             liar.offer(offer)
-        except Refusal as refusal:
+        except HandshakeError as refusal:
             return str(refusal)
         if not is_ready:
             return "hung up"

@@ -26,8 +26,8 @@ from softmrc.config import (
     RtsAttributes,
 )
 from softmrc.engine import QpState, QueuePair, Trim
+from softmrc.engine.pair import Pair
 from softmrc.errors import InternalError
-from softmrc.pair import Pair
 
 from .forger import OPCODES, WRITES, Forger, Truth, forge
 
@@ -118,7 +118,7 @@ class Run:
             cc_profile=CcProfile(algorithm=rng.choice(("nscc", "fixed_window")), trimming=trims),
         )
         self.loss = rng.choice((0.0, 0.02))
-        self.pair.set_weather(
+        self.pair.set_faults(
             loss=self.loss,
             duplicate=rng.choice((0.0, 0.05)),
             reorder=rng.choice((0.0, 0.2)),

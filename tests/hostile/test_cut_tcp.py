@@ -13,8 +13,8 @@ from liar import eventually
 
 from softmrc import _core
 from softmrc.connection import Connection, connect, listen
+from softmrc.connection.handshake import CONNECTOR, LISTENER, Authenticator, BootstrapSocket, framed
 from softmrc.errors import MrcError, RemoteError
-from softmrc.handshake import CONNECTOR, LISTENER, Channel, Proof, framed
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")]
 
@@ -123,15 +123,15 @@ def test_a_goodbye_is_believed_at_once() -> None:
 
 def test_a_goodbye_is_of_one_handshake_and_of_one_side() -> None:
     """What was said in another, or comes back from where it went, is none."""
-    ends = {role: Proof(role, b"secret") for role in (CONNECTOR, LISTENER)}
+    ends = {role: Authenticator(role, b"secret") for role in (CONNECTOR, LISTENER)}
     ends[LISTENER].hear(ends[CONNECTOR].hello())
     ends[CONNECTOR].hear(ends[LISTENER].hello())
-    another = Proof(LISTENER, b"secret")
+    another = Authenticator(LISTENER, b"secret")
     another.hear(ends[CONNECTOR].hello())
     door = socket.create_server(("127.0.0.1", 0))
     for who, is_believed in ((ends[LISTENER], True), (ends[CONNECTOR], False), (another, False)):
         there = socket.create_connection(door.getsockname())
-        channel = Channel(door.accept()[0])
+        channel = BootstrapSocket(door.accept()[0])
         channel.believe_only(ends[CONNECTOR])
         assert not channel.is_closed_by_peer() and not channel.is_cut
         there.sendall(framed(who.goodbye()))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process  # real processes: how they end is what is test
 START = """
     import socket, sys, tempfile, threading, time
     from softmrc.connection import connect, listen
-    from softmrc.verbs import Device
+    from softmrc.device import Device
 
     def start(*functions):
         begun = threading.Barrier(len(functions) + 1)

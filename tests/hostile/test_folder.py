@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from softmrc.bench.allreduce import _gloos, _ours
-from softmrc.bench.flood import flood
-from softmrc.bench.ranks import Ranks
-from softmrc.bench.sim import _apart
-from softmrc.bench.udp import sink
-from softmrc.child import command_of
-from softmrc.demo.ranks import Ranks as DemoRanks
+from softmrc._support.subprocesses import python_command
+from softmrc.demo.ranks import DemoRanks
+from softmrc_bench.allreduce import _gloos, _ours
+from softmrc_bench.flood import flood
+from softmrc_bench.ranks import BenchRanks
+from softmrc_bench.sim import _apart
+from softmrc_bench.udp import sink
 
 pytestmark = pytest.mark.process  # real processes: what a child imports is what is tested
 SOURCES = Path(__file__).parents[2] / "src" / "softmrc"
@@ -43,7 +43,9 @@ def touched(folder: Path) -> list[str]:
 
 
 def test_the_folder_is_poisonous(folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "softmrc.bench.sink"], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "softmrc_bench.receiver"], capture_output=True, timeout=60, check=False
+    )
     assert done.returncode == 66 and touched(folder)
 
 
@@ -62,13 +64,13 @@ def bench_sim(_: Path) -> None:
 
 
 def bench_ranks(store: Path) -> None:
-    with Ranks(_ours(str(store), 2, ["127.0.0.1"])):
+    with BenchRanks(_ours(str(store), 2, ["127.0.0.1"])):
         pass
 
 
 def gloo_ranks(store: Path) -> None:
     pytest.importorskip("torch")
-    with Ranks(_gloos(str(store), 2)):
+    with BenchRanks(_gloos(str(store), 2)):
         pass
 
 
@@ -102,5 +104,5 @@ def test_a_sweep_imports_nothing_from_the_folder(folder: Path, tmp_path: Path) -
 
 def test_every_child_is_started_in_the_same_way() -> None:
     starters = [path.name for path in SOURCES.rglob("*.py") if "sys.executable" in path.read_text()]
-    assert starters == ["child.py"]
-    assert command_of("softmrc.soak", "1")[1:] == ["-P", "-m", "softmrc.soak", "1"]
+    assert starters == ["subprocesses.py"]
+    assert python_command("softmrc_bench.soak", "1")[1:] == ["-P", "-m", "softmrc_bench.soak", "1"]

@@ -14,9 +14,9 @@ import packer
 from rig import Rig, only
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.device import Device, PeerPlane
 from softmrc.engine import Endpoint, RefusedPacket
 from softmrc.errors import UsageError
-from softmrc.verbs import Device, PeerPlane
 from udp.loopback import connect, eventually
 
 S = 1_000_000

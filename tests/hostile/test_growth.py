@@ -18,10 +18,9 @@ import pytest
 from liar import LIMIT_S, answer_to, changed_plane, eventually, honest, visit
 
 from sanitizers import NOT_UNDER_SANITIZERS
-from softmrc import leaving
 from softmrc.connection import Listener, connect, listen
+from softmrc.device import Device, shutdown
 from softmrc.errors import RemoteError
-from softmrc.verbs import Device
 
 pytestmark = [pytest.mark.slow, NOT_UNDER_SANITIZERS]
 
@@ -58,7 +57,7 @@ def holdings(device: Device) -> Holdings:
 
 def settled(device: Device) -> Holdings:
     """After goodbyes: peers are answered for a few seconds after their last connection has gone."""
-    leaving.wait()
+    shutdown.wait()
     gc.collect()
     assert eventually(lambda: holdings(device).peers == 0)
     return holdings(device)
@@ -108,7 +107,7 @@ def test_another_device_each_time() -> None:
             with Device(["127.0.0.1"], sockets_per_plane=1) as near:
                 come_and_go(listener, near)
             near._native.cut_short()  # one at a time: goodbyes side by side are memory that comes and goes
-            near._native.wait_until_over(leaving.LONGEST_S)
+            near._native.wait_until_over(shutdown.LONGEST_S)
 
         repeat(far, cycle)
 

@@ -39,13 +39,13 @@ import needs
 from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc import _core
 from softmrc.connection import Connection, Listener, connect, listen
-from softmrc.connection import reception as reception_module
+from softmrc.connection import acceptor as reception_module
+from softmrc.connection.acceptor import MAX_FROM_ONE_ADDRESS, MAX_UNFINISHED, MAX_WAITING
+from softmrc.connection.handshake import CONNECTOR, VERSION, Authenticator, FrameReader, framed
 from softmrc.connection.offer import Offer
-from softmrc.connection.reception import MOST_FROM_ONE_ADDRESS, MOST_UNFINISHED, MOST_WAITING
+from softmrc.connection.validate import ProtocolError
+from softmrc.device import Device
 from softmrc.errors import DeviceError, RemoteError
-from softmrc.handshake import CONNECTOR, VERSION, Inbox, Proof, framed
-from softmrc.said import Nonsense
-from softmrc.verbs import Device
 
 SECRET = "the right one"
 
@@ -100,7 +100,7 @@ NO_HOSTS = [
 
 @pytest.mark.parametrize("address", NO_HOSTS)
 def test_addresses_of_no_single_host(address: str) -> None:
-    with pytest.raises(Nonsense, match=r"planes.*address"):
+    with pytest.raises(ProtocolError, match=r"planes.*address"):
         Offer.parse(changed_plane(address=address))
 
 
@@ -221,7 +221,7 @@ def lying_listener(offer: dict[str, Any]) -> Iterator[int]:
 
         def serve() -> None:
             with suppress(OSError), server.accept()[0] as sock:
-                proof, inbox = Proof("listener", None), Inbox()
+                proof, inbox = Authenticator("listener", None), FrameReader()
                 proof.hear(next_frame(sock, inbox))
                 sock.sendall(framed(proof.hello()))
                 next_frame(sock, inbox)
@@ -234,7 +234,7 @@ def lying_listener(offer: dict[str, Any]) -> Iterator[int]:
         thread.join(LIMIT_S)
 
 
-def next_frame(sock: socket.socket, inbox: Inbox) -> dict[str, Any]:
+def next_frame(sock: socket.socket, inbox: FrameReader) -> dict[str, Any]:
     sock.settimeout(LIMIT_S)
     while (frame := inbox.next()) is None:
         inbox.add(sock.recv(1 << 16) or b"\xff\xff\xff\xff")
@@ -293,7 +293,7 @@ def test_any_greeting(listener: Listener, data: bytes) -> None:
         framed({"body": json.dumps(honest())}),
         framed({"body": honest(), "seal": None}),
         framed(honest()),
-        framed(Proof(CONNECTOR, b"wrong").hello()),
+        framed(Authenticator(CONNECTOR, b"wrong").hello()),
         framed({}),
     ],
     ids=range(8),  # nonces are drawn, and would name the tests anew in every process
@@ -324,7 +324,7 @@ def test_a_fake_listener_is_handed_nothing(kind: str) -> None:
         with server.accept()[0] as sock:
             first = sock.recv(1 << 16)
             said.append(first)
-            its = Proof("listener", b"another")
+            its = Authenticator("listener", b"another")
             its.hear(json.loads(first[4:]))
             answers = {
                 "without a proof": hello(),
@@ -457,8 +457,8 @@ def test_a_thousand_silent_visitors_keep_nobody_out() -> None:
     with listen(memory=bytearray(64)) as listener, silent_visitors(listener, 1000):
         assert threading.active_count() == before + 1
         assert serves_an_honest_one(listener)
-        assert len(listener._reception._visitors) <= MOST_FROM_ONE_ADDRESS
-        assert listener.refused.count >= 1000 - MOST_FROM_ONE_ADDRESS
+        assert len(listener._reception._visitors) <= MAX_FROM_ONE_ADDRESS
+        assert listener.refused.count >= 1000 - MAX_FROM_ONE_ADDRESS
         assert "made room for others" in listener.refused.reasons[-1] and len(listener.refused.reasons) <= 16
 
 
@@ -469,7 +469,7 @@ def test_one_address_does_not_take_the_place_of_others(monkeypatch: pytest.Monke
         with first:
             first.bind(("127.0.0.5", 0))
             first.connect(("127.0.0.1", listener.port))
-            with silent_visitors(listener, 3 * MOST_FROM_ONE_ADDRESS):
+            with silent_visitors(listener, 3 * MAX_FROM_ONE_ADDRESS):
                 first.sendall(hello())
                 first.settimeout(LIMIT_S)
                 assert b"nonce" in first.recv(1 << 16)
@@ -477,12 +477,12 @@ def test_one_address_does_not_take_the_place_of_others(monkeypatch: pytest.Monke
 
 def test_there_is_a_bound_for_all_addresses_together() -> None:
     with listen("0.0.0.0", secret=SECRET, memory=bytearray(64), planes=["127.0.0.1"]) as listener, ExitStack() as stack:
-        for number in range(2 * MOST_UNFINISHED):
+        for number in range(2 * MAX_UNFINISHED):
             sock = stack.enter_context(socket.socket())
             sock.bind((f"127.0.{number % 8}.7", 0))
             sock.connect(("127.0.0.1", listener.port))
         assert serves_an_honest_one(listener, secret=SECRET)
-        assert len(listener._reception._visitors) <= MOST_UNFINISHED
+        assert len(listener._reception._visitors) <= MAX_UNFINISHED
 
 
 @contextmanager
@@ -500,12 +500,12 @@ def offering_visitors(listener: Listener, count: int, secret: str | None = None)
 def test_visitors_that_offer_and_fall_silent_keep_nobody_out(secret: str | None) -> None:
     """Not even of their own address, in the ten seconds that they have."""
     with listen(memory=bytearray(64), secret=secret) as listener:
-        with offering_visitors(listener, MOST_FROM_ONE_ADDRESS + 16, secret), silent_visitors(listener, 100):
+        with offering_visitors(listener, MAX_FROM_ONE_ADDRESS + 16, secret), silent_visitors(listener, 100):
             for _ in range(3):
                 assert serves_an_honest_one(listener, secret=secret)
-            assert len(listener._reception._visitors) <= 2 * MOST_FROM_ONE_ADDRESS
+            assert len(listener._reception._visitors) <= 2 * MAX_FROM_ONE_ADDRESS
             made = [one for one in listener._reception._visitors.values() if one.connection is not None]
-            assert len(made) <= MOST_FROM_ONE_ADDRESS
+            assert len(made) <= MAX_FROM_ONE_ADDRESS
         assert is_left_as_it_was(listener)
 
 
@@ -514,15 +514,15 @@ def test_who_has_made_an_offer_is_not_kept_out_by_a_crowd_that_has_not() -> None
         liar = Liar(sock)
         liar.greet()
         liar.offer(honest())
-        with silent_visitors(listener, 3 * MOST_FROM_ONE_ADDRESS):
+        with silent_visitors(listener, 3 * MAX_FROM_ONE_ADDRESS):
             liar.be_ready()
             listener.accept(LIMIT_S).close(0.0)
 
 
 def test_who_is_ready_stays_though_it_is_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its word lies in the listener's socket, unread, when another comes for whom there is no room."""
-    monkeypatch.setattr(reception_module, "MOST_FROM_ONE_ADDRESS", 2)
-    attend = reception_module.Visitor.attend
+    monkeypatch.setattr(reception_module, "MAX_FROM_ONE_ADDRESS", 2)
+    attend = reception_module.PendingHandshake.attend
     unheard: list[Liar] = []
 
     def attend_late(visitor: Any) -> None:
@@ -538,7 +538,7 @@ def test_who_is_ready_stays_though_it_is_the_oldest(monkeypatch: pytest.MonkeyPa
             unheard.append(liar)
         last = Liar(stack.enter_context(visit(listener)))
         last.greet()
-        monkeypatch.setattr(reception_module.Visitor, "attend", attend_late)
+        monkeypatch.setattr(reception_module.PendingHandshake, "attend", attend_late)
         last.offer(honest())
         for _ in range(2):
             listener.accept(LIMIT_S).close(0.0)
@@ -547,8 +547,8 @@ def test_who_is_ready_stays_though_it_is_the_oldest(monkeypatch: pytest.MonkeyPa
 
 def test_all_of_a_busy_host_that_connects_at_once_get_in() -> None:
     """More than there is room for, at every step: they are told to come again, and do."""
-    count = 2 * MOST_FROM_ONE_ADDRESS + 32
-    assert count > MOST_WAITING
+    count = 2 * MAX_FROM_ONE_ADDRESS + 32
+    assert count > MAX_WAITING
     ends: list[Any] = []
     with Device(["127.0.0.1"]) as device, listen(memory=bytearray(64)) as listener:
         together = threading.Barrier(count)
@@ -579,7 +579,7 @@ def why_refused(attempt: Callable[[], object]) -> str:
 
 
 def test_connections_that_nobody_accepts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(reception_module, "MAX_WAITING", 2)
     with Device(["127.0.0.1"]) as device, listen(memory=bytearray(64)) as listener:
         for _ in range(2):
             connect("127.0.0.1", listener.port, device=device).close()
@@ -596,7 +596,7 @@ def test_connections_that_nobody_accepts_are_bounded(monkeypatch: pytest.MonkeyP
         late.start()
         connect("127.0.0.1", listener.port, device=device, timeout_s=LIMIT_S).close()
         late.join()
-    assert MOST_WAITING > 2
+    assert MAX_WAITING > 2
 
 
 FEW_DESCRIPTORS = """

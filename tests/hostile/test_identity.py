@@ -18,12 +18,12 @@ import pytest
 from liar import LIMIT_S, heard, is_left_as_it_was, visit
 
 import needs
-from softmrc import _core, identity
-from softmrc.connection import Connection, Listener, connect, listen
-from softmrc.connection.arrange import knowledge_of, proof_by
+from softmrc import _core
+from softmrc.connection import Connection, Listener, connect, identity, listen
+from softmrc.connection.bootstrap import authenticator_of, credentials_of
+from softmrc.connection.handshake import CONNECTOR, LISTENER, Authenticator, HandshakeError, call, framed, welcome
+from softmrc.connection.identity import KEY, KNOWN, Identity
 from softmrc.errors import ConfigError, RemoteError
-from softmrc.handshake import CONNECTOR, LISTENER, Proof, Refusal, call, framed, welcome
-from softmrc.identity import KEY, KNOWN, Identity
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -89,9 +89,9 @@ def test_the_environment_names_the_folder(people: People, monkeypatch: pytest.Mo
     monkeypatch.setenv("SOFTMRC_IDENTITY", str(a))
     with listen(memory=bytearray(64)) as listener, connect(HOST, listener.port) as mine:
         assert mine.known_as == HOST
-    assert knowledge_of("given", None) == b"given"
+    assert credentials_of("given", None) == b"given"
     with pytest.raises(ConfigError, match="either an identity or a secret"):
-        knowledge_of("given", a)
+        credentials_of("given", a)
 
 
 def test_who_is_not_known_hears_so(people: People) -> None:  # spec: identities
@@ -153,7 +153,7 @@ Frames = list[tuple[str, dict[str, Any]]]  # who said what
 Change = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
-def meet(connector: Proof, listener: Proof, change: Change = lambda _, frame: frame) -> Frames:
+def meet(connector: Authenticator, listener: Authenticator, change: Change = lambda _, frame: frame) -> Frames:
     """A handshake with somebody in the middle; raises what the first end that refuses does."""
     said: Frames = []
     offered: list[dict[str, Any]] = []
@@ -180,13 +180,13 @@ def meet(connector: Proof, listener: Proof, change: Change = lambda _, frame: fr
 
 
 @pytest.fixture
-def proofs(people: People) -> Callable[[], tuple[Proof, Proof]]:
+def proofs(people: People) -> Callable[[], tuple[Authenticator, Authenticator]]:
     """Of two ends, for another handshake each time."""
     a, b = Identity(people("a", b="b", c="c")), Identity(people("b", a="a", c="c"))
-    return lambda: (proof_by(a, CONNECTOR, ("b",)), proof_by(b, LISTENER))
+    return lambda: (authenticator_of(a, CONNECTOR, ("b",)), authenticator_of(b, LISTENER))
 
 
-def test_every_handshake_makes_another_secret(proofs: Callable[[], tuple[Proof, Proof]]) -> None:
+def test_every_handshake_makes_another_secret(proofs: Callable[[], tuple[Authenticator, Authenticator]]) -> None:
     """Which nobody can make who sees all that is said, and both ends do."""
     made = set()
     for _ in range(3):
@@ -198,7 +198,7 @@ def test_every_handshake_makes_another_secret(proofs: Callable[[], tuple[Proof, 
     assert len(made) == 3
 
 
-def test_what_was_said_before_is_worth_nothing(proofs: Callable[[], tuple[Proof, Proof]]) -> None:
+def test_what_was_said_before_is_worth_nothing(proofs: Callable[[], tuple[Authenticator, Authenticator]]) -> None:
     """Any of the frames of an earlier handshake in the place of a later one's, alone or all of one end."""
     earlier = meet(*proofs())
     for who in (CONNECTOR, LISTENER):
@@ -209,15 +209,17 @@ def test_what_was_said_before_is_worth_nothing(proofs: Callable[[], tuple[Proof,
             def change(by: str, frame: dict[str, Any], who: str = who) -> dict[str, Any]:
                 return old[number] if by == who and (number := next(left)) in replaced else frame  # noqa: B023
 
-            with pytest.raises(Refusal, match=r"does not (know|have)"):
+            with pytest.raises(HandshakeError, match=r"does not (know|have)"):
                 meet(*proofs(), change)
 
 
-def test_nobody_in_the_middle_becomes_an_end(people: People, proofs: Callable[[], tuple[Proof, Proof]]) -> None:
+def test_nobody_in_the_middle_becomes_an_end(
+    people: People, proofs: Callable[[], tuple[Authenticator, Authenticator]]
+) -> None:
     """Not with a share of its own; nor with the key of one whom both ends know, be it its own."""
     third = Identity(people("c", a="a", b="b"))
-    meeting = identity.Meeting(third, CONNECTOR, ("b",))
-    share = meeting.told()["share"]
+    meeting = identity.KeyExchange(third, CONNECTOR, ("b",))
+    share = meeting.to_wire()["share"]
     for who in (CONNECTOR, LISTENER):
         for changes in ({"share": share}, {"key": third.public.hex()}, {"key": third.public.hex(), "share": share}):
 
@@ -225,10 +227,10 @@ def test_nobody_in_the_middle_becomes_an_end(people: People, proofs: Callable[[]
                 shown = frame.get("identity")
                 return frame | {"identity": shown | changes} if by == who and shown else frame
 
-            with pytest.raises(Refusal, match=r"does not (know|have)|not the one"):
+            with pytest.raises(HandshakeError, match=r"does not (know|have)|not the one"):
                 meet(*proofs(), change)
 
-    insider: list[identity.Meeting] = []
+    insider: list[identity.KeyExchange] = []
 
     def in_own_name(by: str, frame: dict[str, Any]) -> dict[str, Any]:
         """One whom both ends know puts its own key in the place of the connector's, and a signature that is right."""
@@ -240,13 +242,13 @@ def test_nobody_in_the_middle_becomes_an_end(people: People, proofs: Callable[[]
             return frame | {"signature": insider[0].signature(bytes(64))}
         return frame
 
-    with pytest.raises(Refusal, match="does not have the key"):
+    with pytest.raises(HandshakeError, match="does not have the key"):
         meet(*proofs(), in_own_name)
 
 
-def signer(who: Identity, hello: dict[str, Any]) -> identity.Meeting:
+def signer(who: Identity, hello: dict[str, Any]) -> identity.KeyExchange:
     """Whoever has heard a listener, and has a key that is known."""
-    meeting = identity.Meeting(who, CONNECTOR, ("b",))
+    meeting = identity.KeyExchange(who, CONNECTOR, ("b",))
     meeting.hear(hello["identity"], bytes(64))
     return meeting
 
@@ -260,7 +262,7 @@ def test_keys_and_nonces_are_in_what_is_made_and_signed(people: People, monkeypa
     made, signed = set(), set()
     for name in ("a", "c"):
         for salt in (bytes(64), bytes(63) + b"\1"):
-            meeting = identity.Meeting(listener, LISTENER)
+            meeting = identity.KeyExchange(listener, LISTENER)
             made.add(meeting.hear({"key": Identity(people(name)).public.hex(), "share": share}, salt))
             signed.add(meeting.signature(salt))
     assert len(made) == len(signed) == 4
@@ -286,12 +288,12 @@ JUNK: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", ["keys", "secret"])
-def test_no_frame_does_more_than_end_it(proofs: Callable[[], tuple[Proof, Proof]], kind: str) -> None:
+def test_no_frame_does_more_than_end_it(proofs: Callable[[], tuple[Authenticator, Authenticator]], kind: str) -> None:
     """A seeded fuzzer: fields dropped, replaced, flipped and swapped, at either end, at every step. Whatever is not
-    what was said is refused, and by nothing but a Refusal."""
+    what was said is refused, and by nothing but a HandshakeError."""
     draw = random.Random(5)
     if kind == "secret":
-        proofs = lambda: (Proof(CONNECTOR, b"both know it"), Proof(LISTENER, b"both know it"))  # noqa: E731
+        proofs = lambda: (Authenticator(CONNECTOR, b"both know it"), Authenticator(LISTENER, b"both know it"))  # noqa: E731
 
     def hurt(frame: dict[str, Any]) -> dict[str, Any]:
         changed = json.loads(json.dumps(frame))
@@ -312,11 +314,13 @@ def test_no_frame_does_more_than_end_it(proofs: Callable[[], tuple[Proof, Proof]
 
     for _ in range(400):
         step, left = draw.randrange(5), iter(range(5))
-        with pytest.raises(Refusal):
+        with pytest.raises(HandshakeError):
             meet(*proofs(), lambda _, frame: hurt(frame) if next(left) == step else frame)  # noqa: B023
 
 
-def test_a_stranger_costs_no_exponentiation(proofs: Callable[[], tuple[Proof, Proof]], monkeypatch: Any) -> None:
+def test_a_stranger_costs_no_exponentiation(
+    proofs: Callable[[], tuple[Authenticator, Authenticator]], monkeypatch: Any
+) -> None:
     """Who shows no key that is known gets an answer before anything is computed for it."""
     _, listener = proofs()
     shown = {"key": "11" * 32, "share": "09" + "00" * 31}
@@ -324,15 +328,15 @@ def test_a_stranger_costs_no_exponentiation(proofs: Callable[[], tuple[Proof, Pr
         monkeypatch.setattr(_core, name, lambda *_: pytest.fail("computed something for a stranger"))
     steps = welcome(listener, lambda offer: offer)
     next(steps)
-    with pytest.raises(Refusal, match="does not have"):
+    with pytest.raises(HandshakeError, match="does not have"):
         steps.send({"softmrc": 3, "nonce": "00" * 32, "sealed": True, "identity": shown})
 
 
-def test_shares_that_leave_no_choice(proofs: Callable[[], tuple[Proof, Proof]]) -> None:
+def test_shares_that_leave_no_choice(proofs: Callable[[], tuple[Authenticator, Authenticator]]) -> None:
     def change(by: str, frame: dict[str, Any]) -> dict[str, Any]:
         return frame | {"identity": frame["identity"] | {"share": "00" * 32}} if "identity" in frame else frame
 
-    with pytest.raises(Refusal, match="leaves no choice"):
+    with pytest.raises(HandshakeError, match="leaves no choice"):
         meet(*proofs(), change)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import packer
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.device import CompletionStatus, Device
 from softmrc.engine import Endpoint, EventType, QpState, RefusedPacket
 from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs import CompletionStatus, Device
 from udp.loopback import drain
 
 MTU = 512

@@ -16,13 +16,13 @@ from packer import RESPONSE, Parsed
 from rig import QPN, Rig, only
 from softmrc.config import EndpointConfig, RtrAttributes
 from softmrc.engine import CompletionStatus, QueuePair, RefusedPacket
-from softmrc.pair import Pair
+from softmrc.engine.pair import Pair
 
 EV_PROBE = 1
 KEYS = {"port_key": 0x0123456789ABCDEF, "peer_port_key": 0xFEDCBA9876543210}
 OWN, VICTIM = 0, 1
 S = 1_000_000  # in microseconds
-MOST_GUESSES = 64  # for a question, where only numbers of 16 bits are echoed
+MAX_GUESSES = 64  # for a question, where only numbers of 16 bits are echoed
 
 
 def rig_that_asks(keys: dict[str, int], seed: int = 1, ports: int = 2) -> Rig:
@@ -75,7 +75,7 @@ def test_who_sees_one_plane_cannot_answer_for_another(keys: dict[str, int], seed
         say(rig, raw)
     rig.drain()
     assert ports_used(rig) == {OWN}
-    assert rig.stats()["refused_wrong_proof"] >= MOST_GUESSES, "the operator can see it"
+    assert rig.stats()["refused_wrong_proof"] >= MAX_GUESSES, "the operator can see it"
     assert RefusedPacket.WRONG_PROOF in rig.refusals()
 
 
@@ -86,7 +86,7 @@ def test_guesses_do_not_keep_an_honest_peer_out(keys: dict[str, int]) -> None:
     rig = rig_that_asks(keys)
     questions = asked(rig, rig.drain())
     answer(rig, questions[OWN])
-    for number in range(4 * MOST_GUESSES):
+    for number in range(4 * MAX_GUESSES):
         say(rig, packer.response(EV_PROBE, number, questions[OWN].ticks ^ 0x8000, number + 1 if keys else 0))
     answer(rig, questions[VICTIM], VICTIM)
     assert ports_used(rig) == ({OWN, VICTIM} if keys else {OWN})
@@ -99,7 +99,7 @@ def test_a_few_answers_that_mean_nothing_do_no_harm() -> None:
     """Towards peers of other makes too: duplicates and late ones look like guesses."""
     rig = rig_that_asks({})
     questions = asked(rig, rig.drain())
-    for number in range(MOST_GUESSES - 1):
+    for number in range(MAX_GUESSES - 1):
         say(rig, packer.response(EV_PROBE, number, questions[VICTIM].ticks ^ 0x8000))
     answer(rig, questions[VICTIM], VICTIM)
     assert ports_used(rig) == {VICTIM}

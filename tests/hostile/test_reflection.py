@@ -18,10 +18,10 @@ import packer
 from packer import Parsed
 from rig import RKEY, US, Rig, data, only
 from softmrc.config import EndpointConfig, InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.device import Device, PeerPlane
 from softmrc.engine import CompletionStatus, Endpoint, QpState
+from softmrc.engine.pair import Pair
 from softmrc.errors import ConfigError
-from softmrc.pair import Pair
-from softmrc.verbs import Device, PeerPlane
 from udp.loopback import drain, eventually, pair
 
 STRAYS_AT_ONCE, STRAYS_PER_S = 3, 20

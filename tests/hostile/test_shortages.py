@@ -18,14 +18,14 @@ from liar import LIMIT_S, Liar, eventually, heard, hello, honest, serves_an_hone
 from interrupting import is_interrupted
 from softmrc import _core
 from softmrc.connection import Listener, listen
-from softmrc.connection import reception as reception_module
+from softmrc.connection import acceptor as reception_module
+from softmrc.connection.handshake import FrameReader, HandshakeError
+from softmrc.connection.keys import KeyShare
+from softmrc.device import Device
 from softmrc.errors import DeviceError
-from softmrc.handshake import Inbox, Refusal
-from softmrc.sealing import Share
-from softmrc.verbs import Device
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
-MOST_DESCRIPTORS = 40  # that a listener with a device of its own may need
+MAX_DESCRIPTORS = 40  # that a listener with a device of its own may need
 
 
 def descriptors() -> int:
@@ -39,7 +39,7 @@ def only(free: int) -> Iterator[None]:
     held: list[int] = []
     try:
         with open(os.devnull) as source:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, source.fileno() + MOST_DESCRIPTORS + 64), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, source.fileno() + MAX_DESCRIPTORS + 64), hard))
             with suppress(OSError):
                 while True:
                     held.append(os.dup(source.fileno()))
@@ -65,7 +65,7 @@ def test_a_listener_without_descriptors_is_opened_whole_or_not_at_all(owns_devic
         assert eventually(lambda: device._native.cq_count == 0)
         gc.collect()
         before, refusals = descriptors(), 0
-        for free in range(MOST_DESCRIPTORS):
+        for free in range(MAX_DESCRIPTORS):
             with only(free):
                 try:
                     doors = whole()
@@ -77,7 +77,7 @@ def test_a_listener_without_descriptors_is_opened_whole_or_not_at_all(owns_devic
             assert device._native.cq_count == 0 and not device._regions
             gc.collect()
             assert eventually(lambda: descriptors() <= before), f"{descriptors() - before} lost with {free} left"
-        assert 3 < refusals < MOST_DESCRIPTORS
+        assert 3 < refusals < MAX_DESCRIPTORS
         assert whole() == 2
 
 
@@ -220,9 +220,9 @@ def test_a_refusal_is_heard_though_there_was_no_room_for_it(failures: list[int])
     with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
         failures += NO_ROOM
         sock.sendall(hello(sealed=True))
-        said = Inbox()
+        said = FrameReader()
         said.add(heard(sock))
-        with pytest.raises(Refusal, match="refused: one side uses a secret and the other does not"):
+        with pytest.raises(HandshakeError, match="refused: one side uses a secret and the other does not"):
             said.next()
         assert not failures and listener.refused.count == 1
         assert eventually(lambda: not listener._reception._visitors)
@@ -249,7 +249,7 @@ def test_a_goodbye_that_comes_with_the_last_word_is_heard() -> None:
     with listen(memory=bytearray(64), secret="open sesame", seal="on") as listener, visit(listener) as sock:
         liar = Liar(sock, b"open sesame")
         liar.greet()
-        liar.offer(honest(seal=Share().told()))
+        liar.offer(honest(seal=KeyShare().to_wire()))
         liar.be_ready_and_leave()
         with listener.accept(LIMIT_S) as accepted:
             assert eventually(lambda: accepted._channel.is_closed_by_peer())

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tests.udp.loopback import FOUR, eventually
 
-from softmrc.bench.spoofed import KINDS, flood_spoofed, raw_socket
 from softmrc.connection import Connection, connect, listen
+from softmrc.device import Device, PeerPlane
 from softmrc.engine import EventType, QpState
-from softmrc.verbs import Device, PeerPlane
 from softmrc.wire import Frame, Packet, Route
+from softmrc_bench.spoofed_flood import KINDS, flood_spoofed, raw_socket
 
 TRIMMED = 12
 

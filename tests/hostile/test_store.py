@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
-from softmrc.collectives.offer import Greeting
-from softmrc.collectives.table import LONGEST_ENTRY, Table
+from softmrc.collectives.rank_info import RankInfo
+from softmrc.collectives.store_rendezvous import LONGEST_ENTRY, StoreRendezvous
 
 SIZE, LIAR = 3, 1
 PATIENCE_S = 60.0
@@ -102,7 +102,7 @@ def test_what_is_no_entry(tmp_path: Path, name: str) -> None:
 
     def sit(rank: int) -> list[str]:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank != LIAR else []))
-        return Table(store, "table", rank, SIZE, 0.5).agree("words")
+        return StoreRendezvous(store, "table", rank, SIZE, 0.5).agree("words")
 
     found = outcomes(sit)
     for rank in (0, 2):
@@ -115,7 +115,7 @@ def test_who_finds_its_own_entry_changed_says_so(tmp_path: Path, name: str) -> N
 
     def sit(rank: int) -> list[str]:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank == LIAR else []))
-        return Table(store, "table", rank, SIZE, 0.5).agree("words")
+        return StoreRendezvous(store, "table", rank, SIZE, 0.5).agree("words")
 
     check(outcomes(sit)[LIAR], key, f"rank {LIAR}")
 
@@ -125,7 +125,7 @@ def test_two_processes_of_one_rank(tmp_path: Path) -> None:
     store, key = DirectoryStore(tmp_path), "softmrc/table/says/1"
 
     def sit(rank: int, words: str) -> list[str]:
-        return Table(store, "table", rank, 2, 20.0).agree(words)
+        return StoreRendezvous(store, "table", rank, 2, 20.0).agree(words)
 
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(sit, 1, "first")
@@ -146,7 +146,7 @@ def test_leftovers_are_replaced(tmp_path: Path) -> None:
 
     def sit(rank: int) -> list[str]:
         time.sleep(0.05 * rank)
-        return Table(store, "table", rank, SIZE, 20.0).agree(f"words of {rank}")
+        return StoreRendezvous(store, "table", rank, SIZE, 20.0).agree(f"words of {rank}")
 
     assert outcomes(sit) == [[f"words of {rank}" for rank in range(SIZE)]] * SIZE
 
@@ -155,7 +155,7 @@ def test_leftovers_are_replaced(tmp_path: Path) -> None:
 def test_a_word_that_nobody_gave(tmp_path: Path, name: str) -> None:
     def sit(rank: int) -> None:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([f"*/{LIAR}"] if rank != LIAR else []))
-        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
+        table = StoreRendezvous(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
         table.agree("words")
         table._store = store
         table.tell("where it is")
@@ -316,7 +316,7 @@ def member(store: Any, timeout_s: float) -> Any:
     options = SimpleNamespace(
         store=store, group_rank=0, group_size=2, timeout=timedelta(seconds=timeout_s), global_ranks_in_group=[]
     )
-    return backend.Member(options)
+    return backend.MrcProcessGroup(options)
 
 
 @pytest.mark.process
@@ -339,8 +339,8 @@ def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
     store = dist.HashStore()
 
     def lie() -> None:
-        table = Table(store, "mrc", 1, 2, 20.0)
-        table.agree(Greeting.own(1, 0).told(1, 2))
+        table = StoreRendezvous(store, "mrc", 1, 2, 20.0)
+        table.agree(RankInfo.own(1, 0).to_wire(1, 2))
         table.tell(offer)
 
     with ThreadPoolExecutor(1) as pool:
@@ -358,7 +358,7 @@ def test_a_rank_of_torch_that_is_greeted_with_something_else(greeting: str) -> N
 
     store = dist.HashStore()
     with ThreadPoolExecutor(1) as pool:
-        liar = pool.submit(lambda: Table(store, "mrc", 1, 2, 20.0).agree(greeting))
+        liar = pool.submit(lambda: StoreRendezvous(store, "mrc", 1, 2, 20.0).agree(greeting))
         with pytest.raises(RuntimeError) as raised:
             member(store, 20.0)
         liar.result(PATIENCE_S)

@@ -1,5 +1,5 @@
 """Somebody who sees every packet and may inject, change, cut, replay, reflect, reorder and delay: sealed packets leave
-it nothing but to be a bad network. A million of its packets: `python -m softmrc.bench.attacker 1000000`."""
+it nothing but to be a bad network. A million of its packets: `python -m softmrc_bench.attacker 1000000`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 
 from softmrc import _core
 from softmrc._core import Cipher
-from softmrc.bench.attacker import KINDS, Found, attack
+from softmrc_bench.attacker import KINDS, AttackResult, attack
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
 PACKETS = 4000
 
 
-def check(found: Found) -> None:
+def check(found: AttackResult) -> None:
     assert found.mutated >= PACKETS and set(found.kinds) == set(KINDS)
     assert found.placed_bytes == 0
     assert found.wrong_completions == 0

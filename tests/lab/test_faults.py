@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import needs
 from softmrc.cli import app
 from softmrc.errors import ConfigError, UsageError
-from softmrc.lab import Lab, faults, kernel, record
+from softmrc.lab import Lab, faults, kernel
+from softmrc.lab import state as record
 
 pytestmark = needs.LAB
 SOURCE, DESTINATION = 0, 3

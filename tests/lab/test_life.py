@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import needs
 from softmrc.cli import app
 from softmrc.errors import ConfigError, DeviceError, UsageError
-from softmrc.lab import Lab, bpf, kernel, record
+from softmrc.lab import Lab, bpf, kernel
+from softmrc.lab import state as record
 from softmrc.lab.lab import take_down
 
 TINY = "[fabric]\nplanes = 1\nhosts = 2\nhosts_per_leaf = 1\nspines = 1\nfabric_link_bps = '10M'\n"

@@ -9,9 +9,9 @@ import pytest
 
 import needs
 from softmrc.connection import connect, listen
+from softmrc.device import Device
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
-from softmrc.verbs import Device
 
 pytestmark = [*needs.LAB, needs.BPF]
 
@@ -29,7 +29,7 @@ def wait_for_progress(traffic: object, hosts: range, least: int, patience_s: flo
 
 
 def test_paths_are_used_evenly(acting: Lab) -> None:
-    from softmrc.bench.mrc_traffic import measure_spread
+    from softmrc_bench.mrc_traffic import measure_spread
 
     assert measure_spread(acting, 2.0) < 1.2
 
@@ -44,7 +44,7 @@ def test_paths_are_used_evenly(acting: Lab) -> None:
     ],
 )
 def test_writes_go_on_through_a_failure_and_its_repair(acting: Lab, target: str, mode: str) -> None:
-    from softmrc.bench.mrc_traffic import Mrc
+    from softmrc_bench.mrc_traffic import Mrc
 
     traffic, hosts = Mrc(acting), range(acting.shape.hosts)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from softmrc.fabric import Shape
-from softmrc.mapper.mapper import Flight
+from softmrc.mapper.mapper import ProbeSchedule
 from softmrc.mapper.matrix import Outcome
 
 
@@ -23,7 +23,7 @@ class PaperFabric:
         self.gone = lambda _now_s: np.zeros(0, dtype=np.int64)
         self.now_s = 0.0
 
-    def send(self, flights: Sequence[Flight], slot_s: float) -> list[Outcome]:
+    def send(self, flights: Sequence[ProbeSchedule], slot_s: float) -> list[Outcome]:
         found = []
         for flight in flights:
             rows = flight.batch.links

@@ -10,19 +10,19 @@ from tests.mapper.paper import PaperFabric
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import AddressPlan, Shape
-from softmrc.fabric.denylist import Denylist, Entry
-from softmrc.mapper import Mapper, Settings, Things, denylist_of
+from softmrc.fabric.denylist import Denylist, DenylistEntry
+from softmrc.mapper import Components, Mapper, MapperSettings, denylist_of
 
 SHAPE = Shape(planes=2, hosts=16, hosts_per_leaf=4, spines=4)
 PLAN = AddressPlan(SHAPE)
 
 
 def list_of(*names: str) -> Denylist:
-    things = Things(SHAPE)
+    things = Components(SHAPE)
     fabric = PaperFabric(SHAPE)
     gone = np.array([link for name in names for link in things.named(name).links])
     fabric.gone = lambda _: gone
-    return denylist_of("here", SHAPE, Mapper(fabric, Settings(step_slots=20, window_slots=20)).step())
+    return denylist_of("here", SHAPE, Mapper(fabric, MapperSettings(step_slots=20, window_slots=20)).step())
 
 
 def test_a_list_survives_its_file_and_names_exactly_the_evs_that_cross(tmp_path: Path) -> None:
@@ -38,13 +38,13 @@ def test_a_list_survives_its_file_and_names_exactly_the_evs_that_cross(tmp_path:
 
 
 def test_one_direction_denies_one_direction() -> None:
-    entry = Entry("p0.leaf0>spine1", "direction", "dead", 1.0, ("p0.leaf0>spine1",))
+    entry = DenylistEntry("p0.leaf0>spine1", "direction", "dead", 1.0, ("p0.leaf0>spine1",))
     one_way = Denylist("here", (entry,))
     assert one_way.evs(PLAN, 0, 5) == [PLAN.ev_of(0, 1)] and one_way.evs(PLAN, 5, 0) == []
 
 
 def test_a_list_of_everything_denies_nothing() -> None:
-    every = Entry("all", "plane", "dead", 1.0, ("p0.host0>leaf0", "p1.host0>leaf0"))
+    every = DenylistEntry("all", "plane", "dead", 1.0, ("p0.host0>leaf0", "p1.host0>leaf0"))
     assert Denylist("here", (every,)).evs(PLAN, 0, 5) == []
 
 
@@ -71,7 +71,7 @@ def test_what_is_no_list_is_refused_in_one_sentence(tmp_path: Path, text: str, w
 def test_links_that_the_fabric_does_not_have_are_refused() -> None:
     for name in ("p0.leaf0-spine1", "p0.leaf0>spine9", "nonsense>x", "p7.leaf0>spine1"):
         with pytest.raises(ConfigError):
-            Denylist("here", (Entry("x", "link", "dead", 1.0, (name,)),)).evs(PLAN, 0, 5)
+            Denylist("here", (DenylistEntry("x", "link", "dead", 1.0, (name,)),)).evs(PLAN, 0, 5)
 
 
 def test_a_file_that_is_not_there_is_named() -> None:

@@ -13,13 +13,13 @@ from tests.control.pretended import Pretended, a_device, home
 from tests.control.test_real import connection
 from typer.testing import CliRunner
 
-from softmrc import control
 from softmrc.cli import app
 from softmrc.connection import Connection
 from softmrc.errors import ConfigError
 from softmrc.mapper import ecmp
-from softmrc.mapper.ecmp import Cell, judge
+from softmrc.mapper.ecmp import EcmpSample, judge
 from softmrc.mapper.inference import State
+from softmrc.ops import control
 
 __all__ = ["connection", "home"]  # fixtures
 HOSTS, PLANES, SPINES = [f"10.0.0.{i}" for i in range(6)], 3, 4
@@ -28,7 +28,7 @@ PORTS = [50_000 + i for i in range(8)]
 
 def probed(
     rng: random.Random, loss_of: Callable[[str, str, int, int], float], sources: list[str], rounds: int
-) -> list[Cell]:
+) -> list[EcmpSample]:
     """Every source's probes to everybody, over a fabric that loses this share of what goes this way."""
     cells = []
     for source in sources:
@@ -38,7 +38,7 @@ def probed(
                     if source != destination:
                         loss = loss_of(source, destination, plane, port)
                         lost = sum(rng.random() < max(loss, 1e-5) for _ in range(rounds))
-                        cells.append(Cell(source, destination, plane, port, rounds, lost))
+                        cells.append(EcmpSample(source, destination, plane, port, rounds, lost))
     return cells
 
 
@@ -94,7 +94,7 @@ def test_a_healthy_fabric_with_a_few_losses_is_left_alone() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         assert judge(probed(rng, lambda *_: 5e-5, HOSTS, 200)) == []
-    assert judge([]) == [] and judge([Cell("a", "b", 0, 1, 0, 0)]) == []
+    assert judge([]) == [] and judge([EcmpSample("a", "b", 0, 1, 0, 0)]) == []
 
 
 @pytest.mark.slow
@@ -131,6 +131,6 @@ def test_the_command_with_a_path_that_is_silent(home: Path, tmp_path: Path) -> N
 def test_a_plane_that_is_dead_between_real_devices(connection: Connection) -> None:
     connection.write(connection.remote[0], 0, bytes(10_000))
     connection.device.set_faults(1, black_hole=True)
-    with control.Node(Path(connection.device.control)) as node:
+    with control.DeviceClient(Path(connection.device.control)) as node:
         cells = ecmp.probe_all(node, 3, timeout_s=0.3)
     assert {one.plane for one in judge(cells)} == {1} and all(one.state is State.DEAD for one in judge(cells))

@@ -10,15 +10,15 @@ from tests.mapper.paper import PaperFabric
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape
-from softmrc.mapper import Kind, Mapper, Settings, Things
+from softmrc.mapper import ComponentKind, Components, Mapper, MapperSettings
 from softmrc.mapper.probes import Prober
 
 TWO = Shape(planes=2, hosts=32, hosts_per_leaf=8, spines=4)
 THREE = Shape(planes=2, hosts=64, hosts_per_leaf=4, spines=2, pods=4, cores_per_spine=2)
-SETTINGS = Settings(slot_s=0.01, step_slots=20, window_slots=100, lanes=4)
+SETTINGS = MapperSettings(slot_s=0.01, step_slots=20, window_slots=100, lanes=4)
 
 
-def said(fabric: PaperFabric, steps: int = 4, settings: Settings = SETTINGS) -> set[tuple[str, str, str]]:
+def said(fabric: PaperFabric, steps: int = 4, settings: MapperSettings = SETTINGS) -> set[tuple[str, str, str]]:
     mapper = Mapper(fabric, settings)
     for _ in range(steps):
         found = mapper.step()
@@ -27,7 +27,7 @@ def said(fabric: PaperFabric, steps: int = 4, settings: Settings = SETTINGS) -> 
 
 @pytest.mark.parametrize("shape", [TWO, THREE], ids=["two tiers", "three tiers"])
 def test_rounds_walk_the_fabric_and_leave_no_link_out(shape: Shape) -> None:
-    prober = Prober(Things(shape))
+    prober = Prober(Components(shape))
     crossed = np.zeros(shape.links, dtype=int)
     for number in range(8):
         batch = prober.round(number)
@@ -41,7 +41,7 @@ def test_rounds_walk_the_fabric_and_leave_no_link_out(shape: Shape) -> None:
 
 @pytest.mark.parametrize("shape", [TWO, THREE], ids=["two tiers", "three tiers"])
 def test_things_have_names_that_lead_back_and_carry_the_links_they_should(shape: Shape) -> None:
-    things = Things(shape, lanes=4)
+    things = Components(shape, lanes=4)
     seen = set()
     for number in range(len(things)):
         thing = things.thing(number)
@@ -50,8 +50,13 @@ def test_things_have_names_that_lead_back_and_carry_the_links_they_should(shape:
         if number % 5 == 0:
             assert things.named(thing.name) == thing
         planes = {shape.plane_of(link) for link in thing.links}
-        assert len(planes) == (shape.planes if thing.kind is Kind.HOST else 1)
-        size = {Kind.DIRECTION: 1, Kind.LINK: 2, Kind.PORT: 2, Kind.HOST: 2 * shape.planes}.get(thing.kind)
+        assert len(planes) == (shape.planes if thing.kind is ComponentKind.HOST else 1)
+        size = {
+            ComponentKind.DIRECTION: 1,
+            ComponentKind.LINK: 2,
+            ComponentKind.PORT: 2,
+            ComponentKind.HOST: 2 * shape.planes,
+        }.get(thing.kind)
         assert size is None or len(thing.links) == size
     with pytest.raises(ConfigError, match="a link, direction, port"):
         things.named("nonsense")
@@ -72,7 +77,7 @@ ONE_EACH = [
 @pytest.mark.parametrize("how", ["dead", "lossy", "corrupting", "flapping"])
 def test_one_broken_thing_is_named_and_nothing_else(name: str, how: str) -> None:
     fabric = PaperFabric(TWO, seed=len(name))
-    thing = Things(TWO, lanes=4).named(name)
+    thing = Components(TWO, lanes=4).named(name)
     links = np.array(thing.links)
     if how == "dead":
         fabric.gone = lambda now: links if now > 0.1 else links[:0]
@@ -86,7 +91,7 @@ def test_one_broken_thing_is_named_and_nothing_else(name: str, how: str) -> None
 @pytest.mark.parametrize("name", [n for n in ONE_EACH if "host9>" not in n and ">host17" not in n])
 def test_a_slow_thing_is_named(name: str) -> None:
     fabric = PaperFabric(TWO, seed=5)
-    thing = Things(TWO, lanes=4).named(name)
+    thing = Components(TWO, lanes=4).named(name)
     fabric.rate[list(thing.links)] = 0.4
     assert said(fabric) == {(thing.kind.value, name, "slow")}
 
@@ -101,18 +106,18 @@ def test_which_way_of_a_nics_cable_is_slow_nobody_can_tell() -> None:
 @pytest.mark.parametrize("how", ["dead", "lossy"])
 def test_three_tiers(name: str, how: str) -> None:
     fabric = PaperFabric(THREE, seed=3)
-    thing = Things(THREE).named(name)
+    thing = Components(THREE).named(name)
     if how == "dead":
         fabric.gone = lambda _: np.array(thing.links)
     else:
         fabric.loss[list(thing.links)] = 0.03
-    found = said(fabric, settings=Settings(slot_s=0.01, step_slots=20, window_slots=100))
+    found = said(fabric, settings=MapperSettings(slot_s=0.01, step_slots=20, window_slots=100))
     assert found == {(thing.kind.value, name, how)}
 
 
 def test_two_lossy_cables_of_a_switch_are_not_taken_for_the_switch() -> None:
     fabric = PaperFabric(TWO, seed=2)
-    things = Things(TWO, lanes=4)
+    things = Components(TWO, lanes=4)
     names = {"p0.leaf1-spine0", "p0.host8-leaf1"}
     for name in names:
         fabric.loss[list(things.named(name).links)] = 0.1
@@ -121,16 +126,16 @@ def test_two_lossy_cables_of_a_switch_are_not_taken_for_the_switch() -> None:
 
 def test_what_was_mended_is_forgotten_with_the_window() -> None:
     fabric = PaperFabric(TWO)
-    links = np.array(Things(TWO).named("p0.leaf0-spine0").links)
+    links = np.array(Components(TWO).named("p0.leaf0-spine0").links)
     fabric.gone = lambda now: links if now < 0.5 else links[:0]
-    mapper = Mapper(fabric, Settings(slot_s=0.01, step_slots=20, window_slots=40))
+    mapper = Mapper(fabric, MapperSettings(slot_s=0.01, step_slots=20, window_slots=40))
     states = [{one.state.value for one in mapper.step()} for _ in range(6)]
     assert states[0] == {"dead"} and states[-1] == set()
 
 
 def test_the_evidence_says_who_is_hit_and_how_much() -> None:
     fabric = PaperFabric(TWO)
-    things = Things(TWO, lanes=4)
+    things = Components(TWO, lanes=4)
     fabric.loss[list(things.named("p0.leaf1>spine2").links)] = 0.2
     mapper = Mapper(fabric, SETTINGS)
     for _ in range(4):
@@ -146,4 +151,4 @@ def test_the_evidence_says_who_is_hit_and_how_much() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
-        Settings(**{field: value})
+        MapperSettings(**{field: value})

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 import needs
 from softmrc.cli import app
+from softmrc.device import Device
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
-from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.fabric.denylist import Denylist, DenylistEntry
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.mapper import Mapper
-from softmrc.mapper.kernel import LabFabric, lab_settings
-from softmrc.verbs import Device
+from softmrc.mapper.lab_fabric import LabFabric, lab_settings
 
 pytestmark = [*needs.LAB, needs.BPF]
 TEXT = """
@@ -34,7 +34,7 @@ fabric_link_bps = "50M"
 ecn = true
 trim = true
 """
-MOST_STEPS = 14  # half a second each
+MAX_STEPS = 14  # half a second each
 
 FAULTS = [
     ("p0.leaf0-spine1", "blackhole", "dead"),
@@ -72,7 +72,7 @@ def verdict(lab: Lab, expected: set[tuple[str, str]]) -> set[tuple[str, str]]:
     with LabFabric(lab) as fabric:
         mapper = Mapper(fabric, lab_settings(lab))
         right = 0
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             found = {(one.thing.name, one.state.value) for one in mapper.step()}
             right = right + 1 if found == expected else 0
             if right == 2:
@@ -114,7 +114,7 @@ def test_a_node_that_is_given_a_denylist_keeps_off_it_from_the_first_packet(
 ) -> None:
     file = tmp_path / "denylist.json"
     denied = lab.shape.leaf_up(1, 0, 0)
-    Denylist(lab.name, (Entry("x", "direction", "dead", 1.0, ("p1.leaf0>spine0",)),)).save(file)
+    Denylist(lab.name, (DenylistEntry("x", "direction", "dead", 1.0, ("p1.leaf0>spine0",)),)).save(file)
     monkeypatch.setenv("SOFTMRC_DENYLIST", str(file))
     with pytest.raises(ConfigError, match="SOFTMRC_HOST"), lab.inside("host0"):
         here = FabricHost(lab.description, 0)

@@ -11,15 +11,15 @@ from tests.sim.small import scenario
 from typer.testing import CliRunner
 
 from softmrc import _core
-from softmrc.bench.mapper import Trials
 from softmrc.cli import app
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape
-from softmrc.mapper import Mapper, Settings, Things
-from softmrc.mapper.mapper import Flight
+from softmrc.mapper import Components, Mapper, MapperSettings
+from softmrc.mapper.mapper import ProbeSchedule
 from softmrc.mapper.probes import Prober, usids_of
 from softmrc.mapper.simulated import SimulatedFabric
 from softmrc.sim.native import network_config
+from softmrc_bench.mapper import MapperTrials
 
 SMALL = Shape(planes=2, hosts=16, hosts_per_leaf=4, spines=4)
 RATE = SMALL.host_link_bps
@@ -29,7 +29,7 @@ LINK_DELAY_NS = 1000
 @pytest.mark.slow
 def test_faults_drawn_at_random_among_512_hosts_are_named() -> None:
     """The figures of `softmrc bench operate`, over fewer trials."""
-    trials = Trials()
+    trials = MapperTrials()
     ran = [trials.run(seed) for seed in range(300, 306)]
     right, named = sum(one.right for one in ran), sum(len(one.named) for one in ran)
     planted = sum(len(one.planted) for one in ran)
@@ -40,8 +40,8 @@ def test_faults_drawn_at_random_among_512_hosts_are_named() -> None:
 
 def test_a_packet_takes_exactly_as_long_as_its_links() -> None:
     fabric = SimulatedFabric(SMALL)
-    batch = Prober(Things(SMALL)).round(0).take(np.arange(40))
-    (outcome,) = fabric.send([Flight(batch, 1000)], 0.01)
+    batch = Prober(Components(SMALL)).round(0).take(np.arange(40))
+    (outcome,) = fabric.send([ProbeSchedule(batch, 1000)], 0.01)
     links = (batch.links >= 0).sum(axis=1)
     expected = links * (LINK_DELAY_NS + 1000 * 8e9 / RATE)
     assert np.abs(outcome.took_ns - expected).max() <= 1 and not outcome.is_corrupt.any()
@@ -52,9 +52,9 @@ def test_a_fault_hits_the_packets_that_cross_it_and_no_others(kind: str, value: 
     fabric = SimulatedFabric(SMALL)
     link = SMALL.leaf_up(1, 2, 3)
     fabric.break_links(kind, [link], 0.0, value)
-    batch = Prober(Things(SMALL)).round(1)
-    whole = SimulatedFabric(SMALL).send([Flight(batch, 4200)], 0.05)[0]
-    (outcome,) = fabric.send([Flight(batch, 4200)], 0.05)
+    batch = Prober(Components(SMALL)).round(1)
+    whole = SimulatedFabric(SMALL).send([ProbeSchedule(batch, 4200)], 0.05)[0]
+    (outcome,) = fabric.send([ProbeSchedule(batch, 4200)], 0.05)
     crosses = (batch.links == link).any(axis=1)
     assert crosses.any()
     if kind in ("black_hole", "down"):
@@ -67,9 +67,9 @@ def test_a_fault_hits_the_packets_that_cross_it_and_no_others(kind: str, value: 
 
 def test_a_fault_may_come_while_the_fabric_is_being_mapped() -> None:
     fabric = SimulatedFabric(SMALL)
-    mapper = Mapper(fabric, Settings(step_slots=20, window_slots=60))
+    mapper = Mapper(fabric, MapperSettings(step_slots=20, window_slots=60))
     assert mapper.step() == []
-    fabric.break_links("black_hole", Things(SMALL).named("p0.spine2").links, fabric.now_s + 0.01)
+    fabric.break_links("black_hole", Components(SMALL).named("p0.spine2").links, fabric.now_s + 0.01)
     for _ in range(2):
         found = mapper.step()
     assert [one.key for one in found] == [("p0.spine2", "dead")]
@@ -122,7 +122,7 @@ def test_packets_of_a_mapper_and_of_the_hosts_share_the_links_and_all_arrive() -
     flows = [np.array(column, dtype=np.uint32) for column in ([0, 5, 9], [5, 9, 0], [1 << 20] * 3)]
     none, rank = np.full(3, -1, dtype=np.int32), np.zeros(3, dtype=np.uint32)
     network.add_flows(*flows, np.zeros(3, dtype=np.int64), none, rank, np.full(3, -1, dtype=np.int64))
-    network.add_shots(*shots(Prober(Things(SMALL)), 0))
+    network.add_shots(*shots(Prober(Components(SMALL)), 0))
     assert not network.run(10**12, 1 << 40)
     took = np.frombuffer(network.take_shots()[0], dtype=np.int64)
     assert (took > 0).all() and network.flows_completed == 3 and network.bytes_placed == 3 << 20
@@ -131,7 +131,7 @@ def test_packets_of_a_mapper_and_of_the_hosts_share_the_links_and_all_arrive() -
 def test_where_switches_choose_the_way_nothing_can_be_surveyed() -> None:
     network = _core.Network(network_config(scenario(fabric={"forwarding": "ecmp"}), 1))
     with pytest.raises(ConfigError, match="srv6, for packets with routes"):
-        network.add_shots(*shots(Prober(Things(SMALL)), 0))
+        network.add_shots(*shots(Prober(Components(SMALL)), 0))
 
 
 def test_the_command_maps_a_fabric_that_it_breaks(tmp_path: Path) -> None:

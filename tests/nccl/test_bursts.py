@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from softmrc import control
 from softmrc.cli import app
+from softmrc.device import Device
 from softmrc.errors import UsageError
-from softmrc.recorder.explain import AROUND_S
-from softmrc.verbs import Device
+from softmrc.ops import control
+from softmrc.ops.recorder.explain import AROUND_S
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +37,7 @@ class Job:
         while len(found) < count:
             assert time.monotonic() < until and not self.story.is_over(), (found, self.story.is_over())
             try:
-                with control.the_device(str(self.story.process.pid)) as node:
+                with control.find_device(str(self.story.process.pid)) as node:
                     found = node.ask("bursts")["bursts"]
             except UsageError:
                 found = []  # it has none yet, or there is no device yet
@@ -82,7 +82,7 @@ def test_what_a_plane_that_dies_did_to_bursts_is_on_record(play: Any, folder: Pa
     before = len(job.bursts(5))
     weather.write_text("2:black_hole")
     found = job.bursts(BURSTS - 2)
-    with control.the_device(str(job.story.process.pid)) as node:
+    with control.find_device(str(job.story.process.pid)) as node:
         events = node.events(("ev_state",)).events
     left = [one["at"] for one in events if one["plane"] == 2 and " is assumed bad" in one["text"]]
     hit = [one for one in found[before - 1 :] if one["resent"]]

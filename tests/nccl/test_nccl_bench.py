@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from softmrc.bench import nccl
 from softmrc.cli.bench import flat
-from softmrc.demo import gpu
 from softmrc.errors import DeviceError
+from softmrc_bench import nccl, nccl_demo
 
 pytestmark = pytest.mark.process
 
-# Carries out orders as `softmrc.torch.nccl_rank` does, and is as fast as its network's name says.
+# Carries out orders as `softmrc_bench.nccl_rank` does, and is as fast as its network's name says.
 RANK = """
 import json, os, signal, sys, time
 folder, rank = sys.argv[1], int(sys.argv[2])
@@ -59,10 +58,10 @@ for line in sys.stdin:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    monkeypatch.setattr(nccl, "command_of", lambda _, *arguments: [sys.executable, str(script), *arguments])
+    monkeypatch.setattr(nccl, "python_command", lambda _, *arguments: [sys.executable, str(script), *arguments])
     monkeypatch.setattr(nccl.shutil, "which", lambda _: None)
     monkeypatch.setattr(nccl.time, "sleep", lambda _: None)
-    monkeypatch.setattr(gpu, "check_gpu", lambda: None)
+    monkeypatch.setattr(nccl_demo, "check_gpu", lambda: None)
     return monkeypatch
 
 
@@ -102,10 +101,10 @@ def test_a_run_that_has_no_time_left_ends(fake: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.process
 def test_the_demo_compares_weights(fake: pytest.MonkeyPatch) -> None:
-    jobs = gpu.perform(20)
-    assert gpu.is_identical(jobs) and [len(job.step_s) for job in jobs] == [20] * 3
+    jobs = nccl_demo.perform(20)
+    assert nccl_demo.is_identical(jobs) and [len(job.step_s) for job in jobs] == [20] * 3
     jobs[0].digests[1] = "another"
-    assert not gpu.is_identical(jobs)
+    assert not nccl_demo.is_identical(jobs)
 
 
 def test_bits_that_differ_are_named() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.lab.labs import a_lab, wait_for_quiet
 
 import needs
-from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.fabric.denylist import Denylist, DenylistEntry
 from softmrc.fabric.numbering import Node, Tier
 from softmrc.lab import Lab
 
@@ -47,7 +47,7 @@ def carried(harness, lab: Lab, **more: str) -> dict[int, int]:
 def test_what_a_denylist_names_is_never_used(harness, tmp_path: Path) -> None:
     denylist = tmp_path / "denylist.json"
     names = ("p1.leaf0>spine0", "p1.spine0>leaf0")
-    Denylist("lab", (Entry("p1.leaf0-spine0", "link", "lossy", 0.1, names),)).save(denylist)
+    Denylist("lab", (DenylistEntry("p1.leaf0-spine0", "link", "lossy", 0.1, names),)).save(denylist)
     with a_lab(FABRIC) as lab:
         wait_for_quiet(lab)
         packets = carried(harness, lab, SOFTMRC_DENYLIST=str(denylist))

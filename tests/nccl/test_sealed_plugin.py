@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from softmrc import _core
-from softmrc.keylog import Keys
 from softmrc.wire import read_pcapng
+from softmrc.wire.keylog import Keys
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")]
 

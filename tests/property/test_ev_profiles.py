@@ -16,8 +16,8 @@ from rig import QPN, RKEY, Rig
 from softmrc import wire
 from softmrc.config import EndpointConfig, EvFormat, EvMode, EvProfile
 from softmrc.engine import Endpoint
+from softmrc.engine.pair import Pair
 from softmrc.errors import ConfigError
-from softmrc.pair import Pair
 from softmrc.wire import EvField, Path
 
 ROOM = {EvFormat.UDP: 16, EvFormat.STEV: 32, EvFormat.SRV6: 256}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.collectives.ranks import ranks
 
-from softmrc.bench.broken_job import WAYS, verdicts
-from softmrc.recorder.explain import Cause, Verdict, worst
-from softmrc.recorder.recorder import MOST_TAPES, _forget_old
-from softmrc.recorder.tape import UNFINISHED, read
+from softmrc.ops.recorder.explain import Cause, Explanation, worst
+from softmrc.ops.recorder.recorder import MAX_TAPES, _forget_old
+from softmrc.ops.recorder.ring_file import UNFINISHED, read
+from softmrc_bench.broken_job import WAYS, verdicts
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +23,7 @@ def test_the_way_in_which_a_job_is_broken_is_named(way: str) -> None:
     """On a machine that is busy with other things ranks lack a processor as well, and it is right to say so: then the
     operations count that did not, or another run does. Whatever else is said may be wrong twice."""
     is_ranks = WAYS[way] in (Cause.LATE, Cause.PROCESSOR)
-    said: list[list[Verdict]] = []
+    said: list[list[Explanation]] = []
     wrong = 0
     while wrong < 3 and len(said) < 12:
         said.append(verdicts(way))
@@ -65,7 +65,7 @@ def test_without_a_place_for_tapes_ranks_run_all_the_same(
 
 
 def test_only_the_newest_tapes_of_the_dead_are_kept(tmp_path: Path) -> None:
-    for i in range(MOST_TAPES + 10):
+    for i in range(MAX_TAPES + 10):
         path = tmp_path / f"{(1 << 30) + i}-0.flight"
         path.touch()
         os.utime(path, (i, i))
@@ -78,5 +78,5 @@ def test_only_the_newest_tapes_of_the_dead_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(f"*{UNFINISHED}")] == [f"{os.getpid()}-9.flight{UNFINISHED}"]
     (tmp_path / f"{os.getpid()}-9.flight{UNFINISHED}").unlink()
     left = {path.name for path in tmp_path.iterdir()}
-    assert own.name in left and len(left) == MOST_TAPES + 1
-    assert f"{(1 << 30) + MOST_TAPES + 9}-0.flight" in left
+    assert own.name in left and len(left) == MAX_TAPES + 1
+    assert f"{(1 << 30) + MAX_TAPES + 9}-0.flight" in left

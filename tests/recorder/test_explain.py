@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from softmrc.cli import app
 from softmrc.errors import ConfigError, UsageError
-from softmrc.recorder import tape as tape_room
-from softmrc.recorder.explain import Cause, Explainer
-from softmrc.recorder.tape import LENGTHS, MOST_PLANES, Note, Owner, Tape, read
+from softmrc.ops.recorder import ring_file as tape_room
+from softmrc.ops.recorder.explain import Cause, Explainer
+from softmrc.ops.recorder.ring_file import LENGTHS, MAX_PLANES, Owner, PathEvent, RingFile, read
 
 USUAL_S, PAUSE_S, SLOW_ONE, COUNT = 0.026, 0.1, 60, 100
 START = 1_700_000_000.0
@@ -26,7 +26,7 @@ class Job:
     def __init__(self, folder: Path, pid: int = 100, run: str = "") -> None:
         self.paths = [folder / f"{pid + rank}-0.flight" for rank in range(4)]
         self.tapes = [
-            Tape(path, Owner("mrc", rank, 4, pid + rank, "train", ("a", "b"), run))
+            RingFile(path, Owner("mrc", rank, 4, pid + rank, "train", ("a", "b"), run))
             for rank, path in enumerate(self.paths)
         ]
         self.late = {rank: 0.0 for rank in range(4)}
@@ -37,7 +37,7 @@ class Job:
         self.kept: dict[int, float] = {}  # ranks for which number 60 ended later than for the others
         self.every_s = 0.02  # from one sample to the next
         self.samples: dict[int, dict[str, float]] = {rank: {} for rank in range(4)}  # what grows during number 60
-        self.notes: dict[int, list[tuple[float, Note, int, int, float]]] = {rank: [] for rank in range(4)}
+        self.notes: dict[int, list[tuple[float, PathEvent, int, int, float]]] = {rank: [] for rank in range(4)}
 
     @property
     def slow_at(self) -> float:
@@ -59,7 +59,7 @@ class Job:
                 grown = {key: value if is_past else 0 for key, value in self.samples[rank].items()}
                 counters = [int(grown.get(key, 0)) for key in ("resent", "twice", "timeouts", "left_slow")]
                 noise = (at - START) * 0.01  # a thread always waits a little
-                received = np.full(MOST_PLANES, (at - START) * 1e7)
+                received = np.full(MAX_PLANES, (at - START) * 1e7)
                 for plane in (*(self.dead if self.dead_for in (None, rank) else ()), *self.left):
                     received[plane] = min(at - START, self.slow_at - START) * 1e7
                     if plane in self.left:
@@ -78,7 +78,7 @@ def job(tmp_path: Path) -> Job:
 def test_a_plane_that_fell_silent(job: Job) -> None:
     job.longer, job.dead = 0.015, [1]
     job.samples[0] = {"resent": 37}
-    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0), (0.011, Note.SILENT, 3, 1, 0.0)]
+    job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0), (0.011, PathEvent.SILENT, 3, 1, 0.0)]
     verdict = job.write().explain()
     assert (verdict.number, verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (60, Cause.DEAD, 0, 1, 3)
     assert str(verdict).startswith("all_reduce 60 took 4") and "usually 2" in str(verdict)
@@ -90,7 +90,7 @@ def test_a_plane_that_died_long_after_the_last_sample(job: Job, every_s: float) 
     """A busy machine samples late: what came just before the plane died is then counted with what came after."""
     job.longer, job.dead, job.every_s = 0.1, [1], every_s
     job.samples[0] = {"resent": 37}
-    job.notes[0] = [(0.03, Note.LOST, 3, 1, 37.0)]
+    job.notes[0] = [(0.03, PathEvent.LOST, 3, 1, 37.0)]
     verdict = job.write().explain()
     assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.DEAD, 0, 1, 3)
 
@@ -99,7 +99,7 @@ def test_a_plane_by_which_no_acknowledgement_comes_any_more(job: Job) -> None:
     """What rank 0 sends arrives, and it does not hear of that."""
     job.longer, job.dead, job.dead_for = 0.05, [1], 0
     job.samples[0] = {"resent": 37}
-    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0)]
+    job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0)]
     verdict = job.write().explain()
     assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.DEAD, 3, 1, 0)
 
@@ -108,14 +108,14 @@ def test_a_plane_that_was_left_for_its_losses_is_not_dead(job: Job) -> None:
     """Nothing but probes comes by it any more, and some of them do."""
     job.longer, job.left = 0.05, [1]
     job.samples[0] = {"resent": 37}
-    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0), (0.011, Note.SILENT, 3, 1, 0.0)]
+    job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0), (0.011, PathEvent.SILENT, 3, 1, 0.0)]
     assert job.write().explain().cause is Cause.LOSSY
 
 
 def test_a_rank_that_an_operation_kept_is_not_blamed_for_coming_late_to_the_next(job: Job) -> None:
     job.kept = {2: 0.06}
     job.samples[1] = {"resent": 50, "twice": 45}
-    job.notes[1] = [(0.02, Note.LOST, 2, 1, 50.0)]
+    job.notes[1] = [(0.02, PathEvent.LOST, 2, 1, 50.0)]
     explainer = job.write()
     first, second = explainer.explain(SLOW_ONE), explainer.explain(SLOW_ONE + 1)
     assert (first.cause, first.plane) == (second.cause, second.plane) == (Cause.SLOW, 1)
@@ -148,9 +148,9 @@ def test_a_rank_that_had_no_processor_while_it_reduced(job: Job) -> None:
 def test_a_lossy_path(job: Job, is_left: bool) -> None:
     job.longer = 0.02
     job.samples[2] = {"resent": 50, "twice": 3}
-    job.notes[2] = [(0.005, Note.LOST, 1, 0, 40.0), (0.012, Note.LOST, 3, 1, 10.0)]
+    job.notes[2] = [(0.005, PathEvent.LOST, 1, 0, 40.0), (0.012, PathEvent.LOST, 3, 1, 10.0)]
     if is_left:
-        job.notes[2].append((0.02, Note.SILENT, 1, 0, 0.0))
+        job.notes[2].append((0.02, PathEvent.SILENT, 1, 0, 0.0))
     verdict = job.write().explain()
     assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.LOSSY, 2, 0, 1)
 
@@ -159,9 +159,9 @@ def test_a_lossy_path(job: Job, is_left: bool) -> None:
 def test_a_slow_plane(job: Job, is_left: bool) -> None:
     job.longer = 0.02
     job.samples[1] = {"resent": 50, "twice": 45, "left_slow": int(is_left)}
-    job.notes[1] = [(0.005, Note.LOST, 0, 1, 50.0)]
+    job.notes[1] = [(0.005, PathEvent.LOST, 0, 1, 50.0)]
     if is_left:
-        job.notes[1].append((0.02, Note.LEFT_SLOW, 0, 1, 0.0))
+        job.notes[1].append((0.02, PathEvent.LEFT_SLOW, 0, 1, 0.0))
     verdict = job.write().explain()
     assert (verdict.cause, verdict.plane) == (Cause.SLOW, 1)
 
@@ -187,13 +187,13 @@ def test_what_was_not_slow_is_not_explained(job: Job) -> None:
 
 def test_what_happened_at_another_time_is_no_cause(job: Job) -> None:
     job.late[3] = 0.038
-    job.notes[0] = [(-2.0, Note.SILENT, 3, 1, 0.0), (2.0, Note.SILENT, 3, 1, 0.0)]
+    job.notes[0] = [(-2.0, PathEvent.SILENT, 3, 1, 0.0), (2.0, PathEvent.SILENT, 3, 1, 0.0)]
     assert job.write().explain().cause is Cause.LATE
 
 
 def test_a_tape_forgets_the_oldest(tmp_path: Path) -> None:
     path = tmp_path / "1-0.flight"
-    tape = Tape(path, Owner("g", 0, 1, 1, "p" * 10_000, ()))
+    tape = RingFile(path, Owner("g", 0, 1, 1, "p" * 10_000, ()))
     first = tape.add("operations", 0, 1, 1.0, 0.0)
     for i in range(LENGTHS["operations"] + 10):
         tape.end_operation(tape.add("operations", 0, 1, float(i), 0.0), float(i) + 1)
@@ -264,7 +264,7 @@ def test_the_command(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) 
 
 def of(folder: Path, name: str, owner: Owner, written_at: int, slow: int = 10) -> Path:
     """A tape of twenty operations, of which one is slow."""
-    tape = Tape(folder / name, owner)
+    tape = RingFile(folder / name, owner)
     for i in range(1, 21):
         tape.end_operation(tape.add("operations", 0, 1024, START + i, 0.0), START + i + (0.5 if i == slow else 0.001))
     os.utime(folder / name, (written_at, written_at))
@@ -302,7 +302,7 @@ def test_of_several_groups_of_a_job_the_one_that_did_most_is_explained(folder: P
     """Groups of torch are all called alike; the one made last may have done next to nothing."""
     for rank in range(2):
         of(folder, f"{10 + rank}-0.flight", Owner("mrc", rank, 2, 10 + rank, "train.py", (), "aa"), 1000 + rank, slow=3)
-        late = Tape(folder / f"{10 + rank}-1.flight", Owner("mrc", rank, 2, 10 + rank, "train.py", (), "bb"))
+        late = RingFile(folder / f"{10 + rank}-1.flight", Owner("mrc", rank, 2, 10 + rank, "train.py", (), "bb"))
         late.end_operation(late.add("operations", 0, 1024, START, 0.0), START + 9)
         os.utime(late.path, (2000, 2000))
     shown, said = explained()
@@ -340,7 +340,7 @@ def test_what_lies_in_the_folder_and_is_no_tape_is_passed_over(folder: Path) -> 
 
 @pytest.mark.parametrize("letter", ["a", "ü", "\U0001f600", '"', "\x00", "\udcff"])
 def test_a_long_command_line_is_cut_until_it_fits(tmp_path: Path, letter: str) -> None:
-    planes = tuple(f"fd00:1234:5678:{i:04x}:0123:4567:89ab:cdef%interface{i:02}" for i in range(MOST_PLANES))
+    planes = tuple(f"fd00:1234:5678:{i:04x}:0123:4567:89ab:cdef%interface{i:02}" for i in range(MAX_PLANES))
     path = of(tmp_path, "1-0.flight", Owner("g", 0, 1, 1, letter * 5000, planes), 1)
     found = read(path)
     assert found.owner.planes == planes and len(found.operations) == 20
@@ -350,10 +350,10 @@ def test_a_long_command_line_is_cut_until_it_fits(tmp_path: Path, letter: str) -
 
 def test_a_group_whose_name_does_not_fit_has_no_tape_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a name that fits"):
-        Tape(tmp_path / "1-0.flight", Owner("g" * 5000, 0, 1, 1, "p", ()))
-    Tape(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
+        RingFile(tmp_path / "1-0.flight", Owner("g" * 5000, 0, 1, 1, "p", ()))
+    RingFile(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
     with pytest.raises(FileExistsError):
-        Tape(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
+        RingFile(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
     assert [path.name for path in tmp_path.iterdir()] == ["2-0.flight"]
 
 
@@ -367,7 +367,7 @@ def test_a_tape_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytes
         honest(source, name)
 
     monkeypatch.setattr(os, "link", link)
-    Tape(tmp_path / "1-0.flight", Owner("g", 0, 1, 1, "p", ()))
+    RingFile(tmp_path / "1-0.flight", Owner("g", 0, 1, 1, "p", ()))
     assert seen == [[]] and read(tmp_path / "1-0.flight").owner.group == "g"
 
 
@@ -400,18 +400,18 @@ def test_whose_tape_it_is_must_make_sense(tmp_path: Path, what: bytes, other: by
 def test_records_that_make_no_sense_are_left_out(job: Job) -> None:
     job.longer, job.dead = 0.015, [1]
     job.samples[0] = {"resent": 37}
-    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0), (0.011, Note.SILENT, 3, 1, 0.0)]
+    job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0), (0.011, PathEvent.SILENT, 3, 1, 0.0)]
     nan, inf = float("nan"), float("inf")
-    for kind in (Note.LOST, Note.SILENT):
+    for kind in (PathEvent.LOST, PathEvent.SILENT):
         for peer, plane, value in ((3, 99, 5.0), (3, -1, 5.0), (4, 1, 5.0), (-1, 1, 5.0), (3, 1, inf), (3, 1, nan)):
             job.notes[0].append((0.001, kind, peer, plane, value))
-    job.notes[0].append((inf, Note.SILENT, 3, 0, 0.0))
+    job.notes[0].append((inf, PathEvent.SILENT, 3, 0, 0.0))
     before = str(job.write().explain())
     for begun, ended in ((nan, START), (START, nan), (-inf, START), (START, inf), (inf, inf), (START, START - 1)):
         number = job.tapes[0].add("operations", 0, 1 << 20, begun, 0.0)
         job.tapes[0].end_operation(number, ended)
-    job.tapes[0].add("samples", nan, inf, 1 << 63, 1 << 63, 0, 0, np.full(MOST_PLANES, (1 << 64) - 1, dtype="u8"))
-    job.tapes[0].add("samples", START + 99, inf, 0, 0, 0, 0, np.zeros(MOST_PLANES))
+    job.tapes[0].add("samples", nan, inf, 1 << 63, 1 << 63, 0, 0, np.full(MAX_PLANES, (1 << 64) - 1, dtype="u8"))
+    job.tapes[0].add("samples", START + 99, inf, 0, 0, 0, 0, np.zeros(MAX_PLANES))
     explainer = Explainer([read(path) for path in job.paths])
     assert str(explainer.explain()) == before and "fell silent" in before
     assert [verdict.number for verdict in explainer.slow()] == [SLOW_ONE]
@@ -424,7 +424,7 @@ def test_whatever_a_damaged_tape_holds_is_explained_or_refused(tmp_path: Path, s
     job = Job(tmp_path)
     job.longer = 0.02
     job.samples[2] = {"resent": 50, "twice": 3}
-    job.notes[2] = [(0.005, Note.LOST, 1, 0, 40.0), (0.012, Note.SILENT, 3, 1, 10.0)]
+    job.notes[2] = [(0.005, PathEvent.LOST, 1, 0, 40.0), (0.012, PathEvent.SILENT, 3, 1, 10.0)]
     job.write()
     for path in job.paths:
         data = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
@@ -435,7 +435,7 @@ def test_whatever_a_damaged_tape_holds_is_explained_or_refused(tmp_path: Path, s
 
 
 def test_a_rank_of_many_thousands_takes_no_more_room_than_another(tmp_path: Path) -> None:
-    size = tape_room.MOST_RANKS
+    size = tape_room.MAX_RANKS
     ranks = (5, size - 1)
     paths = [of(tmp_path, f"{rank}-0.flight", Owner("g", rank, size, 1, "p", ()), 1) for rank in ranks]
     explainer = Explainer([read(path) for path in paths])

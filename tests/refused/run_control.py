@@ -9,9 +9,9 @@ import time
 import calls
 from refusing import LIMIT_S, UNTIL_ALLOWED, refused, said, times_refused, until
 
-from softmrc import control
+from softmrc.device import Device
 from softmrc.errors import MrcError
-from softmrc.verbs import Device
+from softmrc.ops import control
 
 SECOND_S = 1.0
 
@@ -19,7 +19,7 @@ SECOND_S = 1.0
 def asks(path: str) -> bool:
     """Once more, by a new connection. False: it failed in words."""
     try:
-        with control.the_device(path) as node:
+        with control.find_device(path) as node:
             return bool(node.info()["pid"] == os.getpid())
     except MrcError as error:
         print("  ", error, flush=True)

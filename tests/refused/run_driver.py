@@ -11,12 +11,12 @@ import calls
 from loopback import connect
 from refusing import LIMIT_S, UNTIL_ALLOWED, allow, refuse, refused, said, times_refused, trains_sent, until
 
-from softmrc.verbs import Device
+from softmrc.device import Device
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 KEPT = ("is_up", "is_link_up", "has_gro", "has_gso", "interface", "receive_buffer_bytes")
 SECOND_S = 1.0
-MOST_UNDER_WAY = 8
+MAX_UNDER_WAY = 8
 
 
 class Traffic:
@@ -93,7 +93,7 @@ def for_a_second(traffic: Traffic, table: calls.Table) -> None:
             with refused(call, error, thread, times=UNTIL_ALLOWED):
                 while time.monotonic() < end or not times_refused(call):
                     assert time.monotonic() < end + LIMIT_S, "it is never refused"
-                    if under_way < MOST_UNDER_WAY:
+                    if under_way < MAX_UNDER_WAY:
                         traffic.post()
                         under_way += 1
                     under_way -= len(queue.poll())

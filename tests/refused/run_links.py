@@ -10,7 +10,7 @@ import subprocess
 import calls
 from refusing import refused, said, times_refused, until
 
-from softmrc.verbs import Device
+from softmrc.device import Device
 
 TIMES = 3
 

@@ -9,8 +9,8 @@ import calls
 from refusing import LIMIT_S, UNTIL_ALLOWED, descriptors, name_thread, refused, said, times_refused, until
 
 from softmrc.connection import Listener, connect, listen
+from softmrc.device import Device
 from softmrc.errors import MrcError
-from softmrc.verbs import Device
 
 PLANES = {1: ["127.0.0.1"], 2: ["127.0.0.1", "127.0.0.2"]}
 THEIRS = {1: ["127.0.0.3"], 2: ["127.0.0.3", "127.0.0.4"]}

@@ -17,8 +17,8 @@ import calls
 from loopback import connect, drain
 from refusing import descriptors, refused, said, threads, times_refused, until
 
+from softmrc.device import Device
 from softmrc.errors import MrcError
-from softmrc.verbs import Device
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 KEPT = ("is_up", "is_link_up", "has_gro", "has_gso", "interface", "receive_buffer_bytes", "send_buffer_bytes")

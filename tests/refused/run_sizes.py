@@ -5,7 +5,7 @@ from __future__ import annotations
 import calls
 from refusing import UNTIL_ALLOWED, refused, until
 
-from softmrc.verbs import Device
+from softmrc.device import Device
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 SIZE, QUESTIONS = 4096, 50

@@ -10,12 +10,12 @@ from tests.sim.small import table
 
 import needs
 from softmrc import sim
-from softmrc.bench.browser import Browser, a_browser
 from softmrc.fabric import Description, Shape
-from softmrc.fabric import assess as judge
-from softmrc.fabric.plan import Prices, Question, compare
-from softmrc.fabric.report import assess_html, plan_html
+from softmrc.planner import assess as judge
+from softmrc.planner.plan import DesignSpec, Prices, compare
+from softmrc.planner.report import assess_html, plan_html
 from softmrc.sim import report
+from softmrc_bench.browser import Browser, a_browser
 
 pytestmark = needs.tools("chromium")
 FAULT = {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}, "at_us": 5.0, "for_us": 5.0, "label": "a cable"}
@@ -25,7 +25,7 @@ LEAST_TEXT_PX = 8.0
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    question, prices = Question(131072, 800 * 10**9, 51200 * 10**9), Prices.load()
+    question, prices = DesignSpec(131072, 800 * 10**9, 51200 * 10**9), Prices.load()
     fabric = Description(fabric=Shape(planes=4, hosts=64, hosts_per_leaf=8, spines=8))
     texts = {
         "plan": plan_html(question, compare(question, prices), prices),

@@ -16,8 +16,8 @@ from sealed_packets import QPN, SECRET, WRITES, heard, inbound, numbered, of_eve
 import parts
 from softmrc import _core
 from softmrc._core import Cipher, Opened
+from softmrc.connection.keys import KeyShare, PeerEncryption
 from softmrc.errors import ConfigError, InternalError
-from softmrc.sealing import Share, Told
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -383,8 +383,8 @@ def test_no_key_meets_a_number_twice_over_restarts(tmp_path: Path, monkeypatch: 
     log = tmp_path / "keys.log"
     monkeypatch.setenv("SOFTMRC_KEYLOG", str(log))
     for _ in range(20):
-        mine, theirs = Share(), Share()
-        told = Told.parse("seal", theirs.told())
+        mine, theirs = KeyShare(), KeyShare()
+        told = PeerEncryption.parse("seal", theirs.to_wire())
         assert told is not None
         mine.keys(told, b"secret", b"salt", True, 5, 6)
     secrets = [bytes.fromhex(line.split()[2]) for line in log.read_text().splitlines()]
@@ -402,13 +402,13 @@ def test_no_key_meets_a_number_twice_over_restarts(tmp_path: Path, monkeypatch: 
 
 def test_both_ends_make_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And another secret, salt, role or queue pair makes others."""
-    mine, theirs = Share(), Share()
+    mine, theirs = KeyShare(), KeyShare()
 
-    def made(own: Share, other: Share, *about: Any) -> list[str]:
+    def made(own: KeyShare, other: KeyShare, *about: Any) -> list[str]:
         log = tmp_path / "keys.log"
         log.unlink(missing_ok=True)
         monkeypatch.setenv("SOFTMRC_KEYLOG", str(log))
-        told = Told.parse("seal", other.told())
+        told = PeerEncryption.parse("seal", other.to_wire())
         assert told is not None
         own.keys(told, *about)
         return sorted(log.read_text().splitlines())
@@ -426,8 +426,8 @@ def test_both_ends_make_the_same_keys(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_share_is_forgotten_when_its_keys_are_made() -> None:
-    mine, theirs = Share(), Share()
-    told = Told.parse("seal", theirs.told())
+    mine, theirs = KeyShare(), KeyShare()
+    told = PeerEncryption.parse("seal", theirs.to_wire())
     assert told is not None
     mine.keys(told, b"secret", b"salt", True, 5, 6)
     mine.forget()

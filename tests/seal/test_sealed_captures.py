@@ -16,7 +16,7 @@ from softmrc import _core, wire
 from softmrc.cli import app
 from softmrc.connection import connect, listen
 from softmrc.errors import MrcError
-from softmrc.keylog import Keys
+from softmrc.wire.keylog import Keys
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 

@@ -15,13 +15,14 @@ import pytest
 
 import needs
 import parts
-from softmrc import _core, keylog
+from softmrc import _core
 from softmrc._core import Cipher
+from softmrc._support.files import open_own
 from softmrc.cli.agent import token_of
-from softmrc.connection import arrange
+from softmrc.connection import bootstrap
+from softmrc.device import Device
 from softmrc.errors import ConfigError, DeviceError
-from softmrc.files import open_own
-from softmrc.verbs import Device
+from softmrc.wire import keylog
 
 needs_sealing = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -281,15 +282,15 @@ def test_a_key_log_is_not_written_through_a_symbolic_link(log: Path, tmp_path: P
 
 
 def test_a_short_secret_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    arrange._say_short.cache_clear()
+    bootstrap._say_short.cache_clear()
     with caplog.at_level(logging.WARNING):
         for secret in ("x", b"1234567", "x"):
-            assert arrange.secret_of(secret)
+            assert bootstrap.secret_of(secret)
         assert [one.levelname for one in caplog.records] == ["WARNING"]
         assert "less than 8 characters" in caplog.text and "openssl rand" in caplog.text
         caplog.clear()
-        arrange._say_short.cache_clear()
-        assert arrange.secret_of("f" * 32) and not caplog.records
+        bootstrap._say_short.cache_clear()
+        assert bootstrap.secret_of("f" * 32) and not caplog.records
 
 
 def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

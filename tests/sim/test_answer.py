@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.sim.small import table
 
-from softmrc import shipped, sim
+from softmrc import sim
+from softmrc._support import resources
 from softmrc.sim.answer import FIGURES, answer, figure_of
 from softmrc.sim.scenario import ANSWERS
 
@@ -25,9 +26,9 @@ def test_what_may_be_asked_for_is_what_can_be_answered() -> None:
     assert set(FIGURES) == set(ANSWERS)
 
 
-@pytest.mark.parametrize("name", shipped.names(shipped.SCENARIOS))
+@pytest.mark.parametrize("name", resources.names(resources.SCENARIOS))
 def test_every_scenario_names_a_figure_that_its_workload_has(name: str) -> None:
-    scenario = sim.load(shipped.names(shipped.SCENARIOS)[name])
+    scenario = sim.load(resources.names(resources.SCENARIOS)[name])
     kinds = {one.get("kind") for one in _tables(scenario.table["workload"])}
     asked = scenario.answer.figure
     if asked in ("step", "worst_step"):
@@ -82,5 +83,5 @@ def test_answers_of_the_page_are_about_scenarios_that_are_shipped() -> None:
     page = (Path(__file__).parents[2] / "docs" / "answers.md").read_text()
     for line in page.splitlines():
         if line.startswith("    softmrc sim "):
-            assert line.split()[2] in shipped.names(shipped.SCENARIOS)
+            assert line.split()[2] in resources.names(resources.SCENARIOS)
     assert page.count("    softmrc sim ") > 20

@@ -15,30 +15,30 @@ import pytest
 from softmrc import sim
 from softmrc.errors import ConfigError
 from softmrc.sim.chakra import in_order
-from softmrc.sim.chakra_format import COLLECTIVE, COMPUTE, RECEIVE, SEND, Node, read_nodes, write_nodes
+from softmrc.sim.chakra_format import COLLECTIVE, COMPUTE, RECEIVE, SEND, ChakraNode, read_nodes, write_nodes
 from softmrc.sim.steps import steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FABRIC = {"planes": 2, "hosts": 8, "hosts_per_leaf": 4, "spines": 4}
 
 
-def compute(number: int, us: int, *after: int) -> Node:
-    return Node(number, COMPUTE, "gemm", after, us)
+def compute(number: int, us: int, *after: int) -> ChakraNode:
+    return ChakraNode(number, COMPUTE, "gemm", after, us)
 
 
-def reduce(number: int, size: int, *after: int, group: str = "", kind: int = 0) -> Node:
+def reduce(number: int, size: int, *after: int, group: str = "", kind: int = 0) -> ChakraNode:
     attributes: dict[str, Any] = {"comm_type": kind, "comm_size": size}
-    return Node(number, COLLECTIVE, "reduce", after, 0, attributes | ({"pg_name": group} if group else {}))
+    return ChakraNode(number, COLLECTIVE, "reduce", after, 0, attributes | ({"pg_name": group} if group else {}))
 
 
-def scenario(folder: Path, traces: list[list[Node]], **workload: Any) -> sim.Scenario:
+def scenario(folder: Path, traces: list[list[ChakraNode]], **workload: Any) -> sim.Scenario:
     for rank, nodes in enumerate(traces):
         write_nodes(folder / f"trace.{rank}.et", nodes)
     table = {"kind": "chakra", "path": "trace"} | workload
     return sim.parse({"question": "?", "fabric": FABRIC, "workload": table}, str(folder / "job.toml"))
 
 
-def run(folder: Path, traces: list[list[Node]], **workload: Any) -> sim.Result:
+def run(folder: Path, traces: list[list[ChakraNode]], **workload: Any) -> sim.Result:
     result = sim.run(scenario(folder, traces, **workload))
     assert result.verdict, result.verdict.text
     return result
@@ -46,13 +46,15 @@ def run(folder: Path, traces: list[list[Node]], **workload: Any) -> sim.Result:
 
 NODES = [
     compute(3, 250),
-    Node(7, SEND, "to the next", (3,), 0, {"comm_size": 1 << 20, "comm_dst": 1, "comm_tag": 5, "is_cpu_op": False}),
+    ChakraNode(
+        7, SEND, "to the next", (3,), 0, {"comm_size": 1 << 20, "comm_dst": 1, "comm_tag": 5, "is_cpu_op": False}
+    ),
     reduce(9, 4096, 3, 7, group="17"),
-    Node(12, "MEM_LOAD_NODE", "ü", (), 3, {"num_ops": -4, "share": 0.5}),
+    ChakraNode(12, "MEM_LOAD_NODE", "ü", (), 3, {"num_ops": -4, "share": 0.5}),
 ]
 
 
-def plain(node: Node) -> dict[str, Any]:
+def plain(node: ChakraNode) -> dict[str, Any]:
     return {key: value for key, value in vars(node).items() if key != "where"}
 
 
@@ -72,10 +74,12 @@ def test_a_trace_byte_by_byte(tmp_path: Path) -> None:
     node += b"\x42\x03\x0a\x01x" + b"\x9d\x06\x01\x02\x03\x04"  # inputs; a field of four bytes that nobody knows
     (tmp_path / "a.et").write_bytes(b"\x07\x0a\x050.0.4" + bytes([len(node)]) + node)
     (found,) = read_nodes(tmp_path / "a.et")
-    assert plain(found) == plain(Node(5, COLLECTIVE, "n", (1, 2, 3, 4), 7, {"comm_size": 1 << 20, "kk": -2, "dd": 1.5}))
+    assert plain(found) == plain(
+        ChakraNode(5, COLLECTIVE, "n", (1, 2, 3, 4), 7, {"comm_size": 1 << 20, "kk": -2, "dd": 1.5})
+    )
 
 
-def as_json(node: Node, snake: bool) -> dict[str, Any]:
+def as_json(node: ChakraNode, snake: bool) -> dict[str, Any]:
     def key(name: str) -> str:
         first, *rest = name.split("_")
         return name if snake else first + "".join(one.title() for one in rest)
@@ -111,7 +115,7 @@ def test_a_trace_takes_the_time_that_can_be_told_by_hand(tmp_path: Path) -> None
 
 
 def test_operations_take_time_at_a_rate(tmp_path: Path) -> None:
-    node = Node(1, COMPUTE, "gemm", (), 0, {"num_ops": 5_000_000})
+    node = ChakraNode(1, COMPUTE, "gemm", (), 0, {"num_ops": 5_000_000})
     assert run(tmp_path, [[node]], gpu_flops=1e12).makespan_us == 5
     with pytest.raises(ConfigError, match=r"trace\.0\.et.*node 1: num_ops.*gpu_flops"):
         run(tmp_path, [[node]])
@@ -119,8 +123,8 @@ def test_operations_take_time_at_a_rate(tmp_path: Path) -> None:
 
 def test_messages_groups_and_their_sizes(tmp_path: Path) -> None:
     (tmp_path / "groups.json").write_text('{"a": [0, 1], "b": [2, 3]}')
-    send = Node(5, SEND, "s", (1,), 0, {"comm_size": 50_000, "comm_dst": 2, "comm_tag": 1})
-    receive = Node(6, RECEIVE, "r", (), 0, {"comm_src": 0, "comm_tag": 1})
+    send = ChakraNode(5, SEND, "s", (1,), 0, {"comm_size": 50_000, "comm_dst": 2, "comm_tag": 1})
+    receive = ChakraNode(6, RECEIVE, "r", (), 0, {"comm_src": 0, "comm_tag": 1})
     traces = [
         [reduce(1, 1001, group="a"), send],
         [reduce(1, 1001, group="a"), reduce(2, 4096, 1, group="a", kind=2)],
@@ -140,19 +144,19 @@ def np_mask(result: sim.Result, host: int) -> Any:
     return (result.flows["source"] == host) & result.group("all-to-all")
 
 
-REFUSED: dict[str, tuple[list[list[Node]], str]] = {
+REFUSED: dict[str, tuple[list[list[ChakraNode]], str]] = {
     "broadcast": ([[reduce(1, 8, kind=5)]] * 2, "comm_type.*BROADCAST.*one of ALL_REDUCE"),
     "kind": ([[reduce(1, 8, kind=77)]] * 2, "comm_type.*77"),
-    "no size": ([[Node(1, COLLECTIVE, "x", (), 0, {"comm_type": 0})]] * 2, "comm_size"),
+    "no size": ([[ChakraNode(1, COLLECTIVE, "x", (), 0, {"comm_type": 0})]] * 2, "comm_size"),
     "negative": ([[reduce(1, -8)]] * 2, "comm_size.*-8"),
     "alone": ([[reduce(1, 8)], [compute(1, 1)]], "rank 1 makes, too"),
     "other size": ([[reduce(1, 8)], [reduce(1, 16)]], "as rank 0 calls it"),
     "dependency": ([[compute(1, 1, 9)]], "node 1.*9.*in the trace"),
     "circle": ([[compute(1, 1, 2), compute(2, 1, 1)]], "node 1.*do not lead back"),
     "twice": ([[compute(1, 1), compute(1, 1)]], "id.*no other node"),
-    "to itself": ([[Node(1, SEND, "s", (), 0, {"comm_size": 4, "comm_dst": 0})]], "another rank"),
-    "nobody": ([[Node(1, SEND, "s", (), 0, {"comm_size": 4, "comm_dst": 3})]], "comm_dst.*3"),
-    "unheard": ([[Node(1, SEND, "s", (), 0, {"comm_size": 4, "comm_dst": 1})], [compute(1, 1)]], "it does not"),
+    "to itself": ([[ChakraNode(1, SEND, "s", (), 0, {"comm_size": 4, "comm_dst": 0})]], "another rank"),
+    "nobody": ([[ChakraNode(1, SEND, "s", (), 0, {"comm_size": 4, "comm_dst": 3})]], "comm_dst.*3"),
+    "unheard": ([[ChakraNode(1, SEND, "s", (), 0, {"comm_size": 4, "comm_dst": 1})], [compute(1, 1)]], "it does not"),
     "too long": ([[compute(1, 1 << 60)]], "duration_micros"),
 }
 
@@ -238,7 +242,7 @@ def test_a_length_that_lies_costs_nothing(tmp_path: Path, what: str) -> None:
 
 
 def test_memory_is_in_proportion_to_the_file(tmp_path: Path) -> None:
-    write_nodes(tmp_path / "a.et", [Node(number) for number in range(20_000)])
+    write_nodes(tmp_path / "a.et", [ChakraNode(number) for number in range(20_000)])
     tracemalloc.start()
     assert len(read_nodes(tmp_path / "a.et")) == 20_000
     assert tracemalloc.get_traced_memory()[1] < 200 * (tmp_path / "a.et").stat().st_size

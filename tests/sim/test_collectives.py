@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from softmrc import _core, sim
-from softmrc.bench.simulated import all_reduce_us
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 from softmrc.errors import ConfigError
+from softmrc_bench.simulated import all_reduce_us
 
 from .small import scenario
 
@@ -77,7 +77,7 @@ def test_many_ranks_use_their_links(ranks: int, size: int) -> None:
 def test_what_is_chosen_is_near_the_best(ranks: int, size: int) -> None:
     """Messages cost most where the model was made, and next to nothing here, so the direct way, which has the most of
     them, is left out; of the others it chooses well all the same."""
-    model = _core.collective_times(Kind.ALL_REDUCE, ranks, size)
+    model = _core.collective_times(CollectiveKind.ALL_REDUCE, ranks, size)
     tried = {name for name, time in model.items() if time < 8 * min(model.values())} - {"direct"}
     took_us = {name: all_reduce_us(ranks, size, name)[0] for name in tried}
     assert took_us[min(model, key=model.__getitem__)] < 1.5 * min(took_us.values()), took_us

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from softmrc import sim
-from softmrc.bench.sim import GREY_SPINE, scenario
+from softmrc_bench.sim import GREY_SPINE, scenario
 
 from . import small
 

@@ -22,9 +22,9 @@ from softmrc.errors import ConfigError
 from softmrc.sim import report
 from softmrc.sim.answer import answer
 from softmrc.sim.job import Job
-from softmrc.sim.plan import Plan
-from softmrc.sim.programs import COMPUTE, Call, Programs, Receive, Send, Task, lay_out
+from softmrc.sim.programs import COMPUTE, CollectiveTask, Programs, ReceiveTask, SendTask, Task, lay_out
 from softmrc.sim.steps import Step, free_ends_ps, mfu, steps_of
+from softmrc.sim.traffic import TrafficPlan
 
 TABLE: dict[str, Any] = {
     "question": "How long is a step?",
@@ -65,7 +65,7 @@ def test_recomputing_and_the_optimizer_take_their_time() -> None:
 @pytest.mark.parametrize(("pp", "micro_batches"), [(2, 1), (2, 4), (4, 4), (4, 7), (4, 2)])
 def test_without_communication_the_bubble_is_p_less_one_over_m(pp: int, micro_batches: int) -> None:
     scenario = job(parallel={"pp": pp, "micro_batches": micro_batches})
-    plan = Plan()
+    plan = TrafficPlan()
     scenario.workloads[0].plan(plan, scenario.fabric, None, "", "workload")
     busy_ps = 4 // pp * 3 * 10_000_000 * micro_batches
     assert free_ends_ps(plan).max() == busy_ps + busy_ps * (pp - 1) // micro_batches
@@ -239,18 +239,21 @@ def test_programs_that_do_not_fit_are_refused() -> None:
         for rank, tasks in enumerate(ranks):
             for task in tasks:
                 programs.add(rank, task)
-        lay_out(programs, Plan(), list(range(len(ranks))), 0)
+        lay_out(programs, TrafficPlan(), list(range(len(ranks))), 0)
 
-    call = Call("c", (), 0, 0, "g", (0, 1), "all_reduce", 4)
-    other = Call("c", (), 0, 0, "g", (0, 1), "all_reduce", 8)
+    call = CollectiveTask("c", (), 0, 0, "g", (0, 1), "all_reduce", 4)
+    other = CollectiveTask("c", (), 0, 0, "g", (0, 1), "all_reduce", 8)
     lay([call], [call])
     for ranks, words in (
         (([call], []), "rank 1 makes, too"),
         (([call], [other]), "as rank 0 calls it"),
-        (([Receive("r", (), peer=1)], []), "and it does not"),
-        (([Send("s", (), peer=1)], []), "receives with tag 0, and it does not"),
+        (([ReceiveTask("r", (), peer=1)], []), "and it does not"),
+        (([SendTask("s", (), peer=1)], []), "receives with tag 0, and it does not"),
         (
-            ([Receive("r", (), peer=1), Send("s", (0,), peer=1)], [Receive("r", (), peer=0), Send("s", (0,), peer=0)]),
+            (
+                [ReceiveTask("r", (), peer=1), SendTask("s", (0,), peer=1)],
+                [ReceiveTask("r", (), peer=0), SendTask("s", (0,), peer=0)],
+            ),
             "waits for",
         ),
         (([Task(COMPUTE, (0,))],), "waits for"),

@@ -12,7 +12,7 @@ import pytest
 from tests.sim.small import scenario, table
 
 from softmrc import sim
-from softmrc.report import plots
+from softmrc._support.report import plots
 from softmrc.sim import report
 
 FAULT = {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}, "at_us": 5.0, "for_us": 5.0, "label": "a <cable>"}

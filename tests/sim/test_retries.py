@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from softmrc.cli.retries import answer, cells
-from softmrc.sim import retries
-from softmrc.sim.retries import Cost, Spread
+from softmrc.planner import retries
+from softmrc.planner.retries import Cost, SeedSpread
 from softmrc.sim.run import run
 
 SMALL = {"steps": 3, "compute_us": 50.0, "bytes": 1_000_000}
@@ -56,12 +56,14 @@ def test_a_job_that_stops_has_no_share_of_time(small: None) -> None:
 
 def test_what_seeds_do_not_agree_on_is_unclear() -> None:
     """No fault makes a job faster: where one seed of three gained, by chance, nothing was said to be lost, at $ 0."""
-    time, lost = Spread((-0.03, 0.02, 0.07)), Spread((-300.0, 200.0, 700.0), 5.0)
-    some = Cost("flaps", "RoCE", 0.01, True, time, lost, Spread((-0.02, -0.01, 0.0)), 0, 10_000, 2.5)
-    sure = replace(some, fault="loss", time=Spread((0.05, 0.15)), step=Spread((0.2, 0.2)))
-    none = replace(some, fault="calm", time=Spread((-0.01, 0.0)))
-    stops = Cost("port", "RoCE", 0.2, True, Spread(()), Spread(()), Spread(()), 3, 10_000, 2.5)
-    ends = replace(some, fault="reboot", is_lasting=False, time=Spread((0.9, 0.9)), lost_us=Spread((50.0, 70.0), 5.0))
+    time, lost = SeedSpread((-0.03, 0.02, 0.07)), SeedSpread((-300.0, 200.0, 700.0), 5.0)
+    some = Cost("flaps", "RoCE", 0.01, True, time, lost, SeedSpread((-0.02, -0.01, 0.0)), 0, 10_000, 2.5)
+    sure = replace(some, fault="loss", time=SeedSpread((0.05, 0.15)), step=SeedSpread((0.2, 0.2)))
+    none = replace(some, fault="calm", time=SeedSpread((-0.01, 0.0)))
+    stops = Cost("port", "RoCE", 0.2, True, SeedSpread(()), SeedSpread(()), SeedSpread(()), 3, 10_000, 2.5)
+    ends = replace(
+        some, fault="reboot", is_lasting=False, time=SeedSpread((0.9, 0.9)), lost_us=SeedSpread((50.0, 70.0), 5.0)
+    )
     assert cells(some) == ["1 %", "-3.0 … +7.0 %", "none", "unclear"]
     assert some.usd is None and some.to_json()["time_share"] == {"mean": None, "least": -0.03, "most": 0.07}
     assert cells(sure)[1:] == ["+10.0 %", "+20.0 %", "250"] and cells(none)[1:] == ["none", "none", "0"]
@@ -78,5 +80,5 @@ def test_a_fault_that_ends_costs_time_once_and_no_share_of_a_job(small: None) ->
     found = retries.weigh("reboot", "MRC", hit, calm, 2.0, is_lasting=False)
     assert found.lost_us.mean == pytest.approx(hit[0].makespan_us - calm[0].makespan_us)
     assert (found.usd, found.to_json()["time_share"]) == (None, None)
-    sure = replace(found, lost_us=Spread((50.0, 70.0), 5.0))
+    sure = replace(found, lost_us=SeedSpread((50.0, 70.0), 5.0))
     assert (cells(sure)[1], cells(sure)[3]) == ("+60 µs", "–")

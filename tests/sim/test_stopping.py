@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from softmrc import sim
 from softmrc.cli import app
-from softmrc.sim import retries
+from softmrc.planner import retries
 from softmrc.sim.result import Verdict
 from softmrc.sim.sweep import plan_sweep, running
 

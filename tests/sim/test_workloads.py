@@ -14,16 +14,16 @@ from tests.sim.small import scenario
 
 from softmrc import sim
 from softmrc.errors import ConfigError
-from softmrc.sim.plan import Plan
+from softmrc.sim.traffic import TrafficPlan
 from softmrc.sim.workloads import make_plan
 
 
-def plan_of(**workload: Any) -> Plan:
+def plan_of(**workload: Any) -> TrafficPlan:
     one = scenario(workload=workload)
     return make_plan(one.workloads, one.fabric, 1, one.source)
 
 
-def replay(plan: Plan) -> list[int]:
+def replay(plan: TrafficPlan) -> list[int]:
     """The round in which each flow can start, if every flow takes one round: an independent reading of who waits."""
     waits: dict[int, list[int]] = {}
     for earlier, later in zip(plan.earlier, plan.later, strict=True):

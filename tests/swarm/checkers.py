@@ -12,7 +12,7 @@ import numpy as np
 
 from softmrc.config import EvFormat, EvMode
 from softmrc.engine import CompletionKind, CompletionStatus, EventType, EvState
-from softmrc.pair import Pair
+from softmrc.engine.pair import Pair
 
 from .plan import Flow, Message, Plan
 

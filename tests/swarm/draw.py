@@ -9,7 +9,7 @@ import dataclasses
 from random import Random
 
 from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvFormat, EvMode, EvProfile
-from softmrc.pair import PairConfig
+from softmrc.engine.pair import PairConfig
 from softmrc.wire import EvField
 
 from .edges import EDGED, draw_edges

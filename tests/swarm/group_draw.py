@@ -6,9 +6,9 @@ import dataclasses
 from random import Random
 
 from softmrc.collectives import DType, ReduceOp
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 from softmrc.config import CcProfile, EndpointConfig, EvProfile
-from softmrc.pair import PairConfig, ProcessConfig
+from softmrc.engine.pair import PairConfig, ProcessConfig
 
 from .edges import EDGED, draw_group_edges
 from .group_plan import (
@@ -29,15 +29,15 @@ FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
 BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 EDGES = (4096, 8 * 1024, 64 * 1024, 128 * 1024)  # where another algorithm, or another slice, begins
 ALGORITHMS = ("gathered", "doubling", "rounds", "ring", "grid", "grid", "binomial", "chain")
-MOST_BYTES = 3 << 20  # that all ranks of a step hold
-MOST_PAUSE_US = 60_000.0  # a stall, or a late start: well below what peers are patient for
+MAX_BYTES = 3 << 20  # that all ranks of a step hold
+MAX_PAUSE_US = 60_000.0  # a stall, or a late start: well below what peers are patient for
 SLOW = 2_000.0
 
 
 def draw_group(seed: int) -> GroupPlan:
     plan = draw_inner_group(seed % EDGED)
     if seed >= EDGED:
-        draw_group_edges(plan, seed, MOST_PAUSE_US)
+        draw_group_edges(plan, seed, MAX_PAUSE_US)
     return plan
 
 
@@ -112,7 +112,7 @@ class Writer:
         roll = rng.random()
         if roll < 0.12 and n > 1:
             return self.point_to_point()
-        kind = Kind.ALL_REDUCE if roll < 0.4 else rng.choice(list(Kind))
+        kind = CollectiveKind.ALL_REDUCE if roll < 0.4 else rng.choice(list(CollectiveKind))
         dtype = rng.choice(list(DType))
         op, factor = self.operator(dtype) if kind in REDUCING else (ReduceOp.SUM, 1.0)
         root = rng.randrange(n) if kind in ROOTED else -1
@@ -156,7 +156,7 @@ class Writer:
     def count(self, dtype: DType, sharers: int = 1) -> int:
         """Of elements, around the edges of things."""
         rng, n = self.rng, self.plan.ranks
-        most = MOST_BYTES // n // sharers
+        most = MAX_BYTES // n // sharers
         edge = rng.choice([*EDGES, 64 * 1024 // max(n - 1, 1)])
         drawn = [0, dtype.size, rng.randint(0, 200), edge - dtype.size, edge, edge + dtype.size, rng.randint(0, most)]
         return min(rng.choice(drawn), most) // dtype.size
@@ -167,21 +167,23 @@ class Writer:
             return [self.count(dtype, n)] * n
         return [self.count(dtype, n) for _ in range(n)]
 
-    def memory(self, kind: Kind, dtype: DType, op: ReduceOp, root: int) -> tuple[list, list]:
+    def memory(self, kind: CollectiveKind, dtype: DType, op: ReduceOp, root: int) -> tuple[list, list]:
         """Parts of every rank's arena: what goes in and what comes out."""
         n, size = self.plan.ranks, dtype.size
         nothing: list[tuple[Span, ...]] = [()] * n
         in_place = self.rng.random() < 0.4
-        if kind == Kind.BARRIER:
+        if kind == CollectiveKind.BARRIER:
             return nothing, nothing
-        if kind in (Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE):
+        if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
             nbytes = self.count(dtype) * size
             first = self.zone(nbytes, dtype, op)
-            if kind == Kind.BROADCAST:
+            if kind == CollectiveKind.BROADCAST:
                 return nothing, [(first,)] * n
             second = first if in_place else self.zone(nbytes, dtype, fresh=True)
-            return [(first,)] * n, [(second,) if kind == Kind.ALL_REDUCE or rank == root else () for rank in range(n)]
-        if kind == Kind.ALL_TO_ALL:
+            return [(first,)] * n, [
+                (second,) if kind == CollectiveKind.ALL_REDUCE or rank == root else () for rank in range(n)
+            ]
+        if kind == CollectiveKind.ALL_TO_ALL:
             matrix = [self.counts(dtype) for _ in range(n)]
             back = [[matrix[i][j] for i in range(n)] for j in range(n)]
             most = max(sum(row) for row in (*matrix, *back)) * size
@@ -196,10 +198,10 @@ class Writer:
         single = [(part,) for part in one]
         at_root = [whole if rank == root else () for rank in range(n)]
         return {
-            Kind.REDUCE_SCATTER: ([whole] * n, single),
-            Kind.ALL_GATHER: (single, [whole] * n),
-            Kind.GATHER: (single, at_root),
-            Kind.SCATTER: (at_root, single),
+            CollectiveKind.REDUCE_SCATTER: ([whole] * n, single),
+            CollectiveKind.ALL_GATHER: (single, [whole] * n),
+            CollectiveKind.GATHER: (single, at_root),
+            CollectiveKind.SCATTER: (at_root, single),
         }[kind]
 
     def zone(
@@ -261,13 +263,13 @@ class Writer:
         ways, start, is_seen = self.ways(), self.when(), rng.random() < 0.4
         self.add(start, "plane", ways, plane, False, is_seen)
         if plane == 0 or rng.random() < 0.6:
-            self.add(start + min(self.when(), MOST_PAUSE_US), "plane", ways, plane, True, is_seen)
+            self.add(start + min(self.when(), MAX_PAUSE_US), "plane", ways, plane, True, is_seen)
 
     def stall(self) -> None:
-        self.add(self.when(), "stall", self.rng.randrange(self.plan.ranks), self.rng.uniform(100.0, MOST_PAUSE_US))
+        self.add(self.when(), "stall", self.rng.randrange(self.plan.ranks), self.rng.uniform(100.0, MAX_PAUSE_US))
 
     def late_join(self) -> None:
-        rank, at_us = self.rng.randrange(self.plan.ranks), self.rng.uniform(1.0, MOST_PAUSE_US)
+        rank, at_us = self.rng.randrange(self.plan.ranks), self.rng.uniform(1.0, MAX_PAUSE_US)
         self.plan.joins_us[rank] = at_us
         self.postpone(rank, at_us)
 
@@ -319,7 +321,7 @@ class Writer:
         step = self.rng.choice(steps)
         dtype = DType.FLOAT32 if step.any.dtype != DType.FLOAT32 else DType.INT32
         memory = self.zone(3 * dtype.size, dtype, fresh=True)
-        share = Share(step.shares[rank].at_us, Kind.ALL_REDUCE, dtype, (memory,), (memory,))
+        share = Share(step.shares[rank].at_us, CollectiveKind.ALL_REDUCE, dtype, (memory,), (memory,))
         step.shares[rank] = share
         self.plan.timeout_s = 3.0
         self.plan.guilty = {rank}

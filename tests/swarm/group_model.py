@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from softmrc.collectives import DType, ReduceOp
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 
 from .group_plan import GAP, RECEIVE, SEND, GroupPlan, Span, Step
 
@@ -89,17 +89,17 @@ def apply(step: Step, arenas: list[Arena]) -> None:
         return reduced([parts[part] for parts in given], one.dtype, one.op, one.factor)
 
     sources = {
-        Kind.ALL_REDUCE: lambda rank: [together(0)],
-        Kind.REDUCE: lambda rank: [together(0)] if rank == one.root else [],
-        Kind.REDUCE_SCATTER: lambda rank: [together(rank)],
-        Kind.ALL_GATHER: lambda rank: [parts[0] for parts in given],
-        Kind.BROADCAST: lambda rank: [read(one.root, shares[one.root].outputs[0])],
-        Kind.GATHER: lambda rank: [parts[0] for parts in given] if rank == one.root else [],
-        Kind.SCATTER: lambda rank: [given[one.root][rank]],
-        Kind.ALL_TO_ALL: lambda rank: [parts[rank] for parts in given],
-        Kind.BARRIER: lambda rank: [],
+        CollectiveKind.ALL_REDUCE: lambda rank: [together(0)],
+        CollectiveKind.REDUCE: lambda rank: [together(0)] if rank == one.root else [],
+        CollectiveKind.REDUCE_SCATTER: lambda rank: [together(rank)],
+        CollectiveKind.ALL_GATHER: lambda rank: [parts[0] for parts in given],
+        CollectiveKind.BROADCAST: lambda rank: [read(one.root, shares[one.root].outputs[0])],
+        CollectiveKind.GATHER: lambda rank: [parts[0] for parts in given] if rank == one.root else [],
+        CollectiveKind.SCATTER: lambda rank: [given[one.root][rank]],
+        CollectiveKind.ALL_TO_ALL: lambda rank: [parts[rank] for parts in given],
+        CollectiveKind.BARRIER: lambda rank: [],
     }
-    landing = {rank: sources[Kind(step.kind)](rank) for rank in shares}
+    landing = {rank: sources[CollectiveKind(step.kind)](rank) for rank in shares}
     for rank, parts in landing.items():
         for span, raw in zip(shares[rank].outputs, parts, strict=True):
             write(rank, span, raw)

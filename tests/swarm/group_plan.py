@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softmrc.collectives import DType, ReduceOp
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 from softmrc.config import CcProfile, EndpointConfig, EvProfile
-from softmrc.pair import PairConfig, ProcessConfig
+from softmrc.engine.pair import PairConfig, ProcessConfig
 
 GAP = 0xA5  # what lies between zones, and must stay
 SEND, RECEIVE = 100, 101  # kinds of calls beside the collectives
@@ -112,5 +112,5 @@ def parts_of(at: int, counts: list[int], size: int) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-REDUCING = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE)
-ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER)
+REDUCING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE)
+ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)

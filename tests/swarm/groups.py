@@ -23,7 +23,7 @@ import numpy as np
 
 from softmrc import _core
 from softmrc.collectives import DType
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 from softmrc.config import to_native
 
 from . import group_model
@@ -83,7 +83,7 @@ class GroupRun:
             self._run_to(at_us)
             getattr(self, f"_do_{act}")(*args)
         self._run_until_ended()
-        last = Share(self.now_us, Kind.BARRIER, DType.UINT8)
+        last = Share(self.now_us, CollectiveKind.BARRIER, DType.UINT8)
         for rank in self._witnesses():
             self._do_call(rank, FINAL, last)
         self._run_until_ended()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from softmrc.config import RETRY_FOREVER
-from softmrc.pair import ProcessConfig
+from softmrc.engine.pair import ProcessConfig
 
 from .faults import MILD_LOSS, FaultWriter
 from .plan import Connection, Plan

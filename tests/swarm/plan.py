@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvProfile
-from softmrc.pair import PairConfig, ProcessConfig
+from softmrc.engine.pair import PairConfig, ProcessConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from softmrc.config import InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import Endpoint, QueuePair, Trim
-from softmrc.pair import Pair
+from softmrc.engine.pair import Pair
 
 FIRST, LAST_WRITE = 0xC6, 0xCB
 ACK, REQUEST, RESPONSE, SACK, NACK, PROBE = 0xD1, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE

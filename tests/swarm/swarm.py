@@ -20,8 +20,8 @@ from random import Random
 
 from softmrc.config import EvFormat, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import CompletionStatus, MemoryRegion, QpState, QueuePair
+from softmrc.engine.pair import Pair
 from softmrc.errors import UsageError
-from softmrc.pair import Pair
 
 from .checkers import (
     FlowChecker,
@@ -287,7 +287,7 @@ class Run:
             getattr(self, f"_do_{fault.act}")(*fault.args)
 
     def _do_weather(self, sender: int, plane: int, knobs: tuple[tuple[str, float], ...]) -> None:
-        weather = self.pair.weather(sender, plane)
+        weather = self.pair.faults(sender, plane)
         for name, value in knobs:
             kind = bool if name in ("black_hole", "spares_control") else int if name == "neck_bps" else float
             setattr(weather, name, kind(value))

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from softmrc import _core, _yardstick
-from softmrc.bench import engine
-from softmrc.bench.allocations import allocations, are_counted
+from softmrc import _core
 from softmrc.cli import app
 from softmrc.config import CcProfile, EvProfile, RtrAttributes, RtsAttributes
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
+from softmrc_bench import _yardstick, engine
+from softmrc_bench.allocations import allocations, are_counted
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_steady_traffic_allocates_nothing(encode: bool, weather: dict[str, float
     a, _ = pair.connect(rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64))
     remote = pair.b.register(bytearray(1 << 20), rkey=1)
     source = pair.a.register(bytearray(1 << 20), rkey=2)
-    pair.set_weather(**weather)
+    pair.set_faults(**weather)
     rounds = 40
     pair.pump(a, remote, source=source, length=100_000, count=10 * rounds)
     counts, packets = [], pair.packets_delivered

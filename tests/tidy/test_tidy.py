@@ -16,11 +16,12 @@ CORE = sorted(path for suffix in ("*.h", "*.cpp") for path in (ROOT / "core").rg
 FUZZ = sorted((ROOT / "fuzz").glob("*.cpp")) + sorted((ROOT / "tests").rglob("*.cpp"))
 PACKAGE = ROOT / "src" / "softmrc"
 PYTHON = sorted((ROOT / "src").rglob("*.py"))
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- {proto, crypto} <- {udp <- host <- control <- nccl, collectives <- sim} <- python: each room, and the rooms whose
-# headers it may include.
+# base <- wire <- {proto, crypto} <- {udp <- host <- control <- nccl, collectives <- sim} <- python: each folder, and
+# those whose headers it may include.
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},
@@ -100,14 +101,14 @@ def import_faults(parts: tuple[str, ...], tree: ast.AST) -> list[str]:
     """What a module at src/softmrc/<parts> imports although it may not."""
     faults = []
     for module in imports(tree):
-        if module.split(".")[0] == "torch" and parts[:1] != ("torch",):
-            faults.append(f"{module}: only softmrc.torch may know torch")
+        if module.split(".")[0] == "torch" and parts[:1] not in {("torch",), ("demo",)}:
+            faults.append(f"{module}: only softmrc.torch and softmrc.demo may know torch")
         if (module + ".").startswith("softmrc.cli.") and parts[:1] not in {("cli",), ("__main__.py",)}:
             faults.append(f"{module}: nothing but the command itself imports softmrc.cli")
-        if (module + ".").startswith("softmrc.torch.") and parts[:1] not in {("torch",), ("cli",)}:
+        if (module + ".").startswith("softmrc.torch.") and parts[:1] not in {("torch",), ("demo",), ("cli",)}:
             faults.append(f"{module}: importing it would import torch")
-        if (module + ".").startswith("softmrc._yardstick.") and parts[:1] != ("bench",):
-            faults.append(f"{module}: only softmrc.bench may measure with it")
+        if (module + ".").startswith("softmrc_bench.") and parts[:1] != ("cli",):
+            faults.append(f"{module}: only the command itself runs benchmarks")
     return faults
 
 
@@ -115,8 +116,8 @@ def test_the_check_of_imports_can_fail() -> None:
     assert import_faults(("wire", "x.py"), ast.parse("from softmrc import cli"))
     assert import_faults(("wire", "x.py"), ast.parse("def f():\n    import torch.nn"))
     assert import_faults(("sim", "x.py"), ast.parse("from softmrc.torch import backend"))
-    assert import_faults(("verbs", "x.py"), ast.parse("from softmrc import _core, _yardstick"))
-    assert not import_faults(("bench", "x.py"), ast.parse("from softmrc import _yardstick"))
+    assert import_faults(("device", "x.py"), ast.parse("from softmrc_bench import _yardstick"))
+    assert not import_faults(("cli", "x.py"), ast.parse("from softmrc_bench import engine"))
     assert not import_faults(("torch", "x.py"), ast.parse("import torch"))
     assert not import_faults(("cli", "x.py"), ast.parse("from softmrc.cli import app"))
     assert not import_faults(("__main__.py",), ast.parse("from softmrc.cli import main"))
@@ -288,7 +289,7 @@ def test_the_check_of_files_can_fail() -> None:
 
 
 def test_files_are_short_and_clean_and_headers_guarded() -> None:
-    check(CORE + FUZZ + PYTHON + TESTS + TEXTS, lambda path: file_faults(path.suffix, text_of(path)))
+    check(CORE + FUZZ + PYTHON + BENCHMARKS + TESTS + TEXTS, lambda path: file_faults(path.suffix, text_of(path)))
 
 
 def test_the_rooms_are_found_at_all() -> None:

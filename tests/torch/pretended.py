@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from softmrc.torch import accelerator, backend, chunks, issue, ops
+from softmrc.torch import accelerator, backend, chunks, collective_ops, dispatch
 from softmrc.torch.accelerator import Streams
-from softmrc.torch.staging import Slot
+from softmrc.torch.staging import StagedTensor
 
 COPY = torch.Tensor.copy_
 
@@ -164,7 +164,7 @@ class Device:
         self.kept.add((tensor.untyped_storage().data_ptr(), id(stream)))
 
 
-class OnDevice(Slot):
+class OnDevice(StagedTensor):
     """A tensor that is said to lie on the device."""
 
     def __init__(self, tensor: torch.Tensor, parts: int = 1) -> None:
@@ -184,8 +184,8 @@ def pretended(seed: int, cell: int = 4096, cells: int = 3, **more: Any) -> Itera
     """While it lasts, all tensors lie on such a device, and cells are small."""
     device = Device(seed, **more)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ops, "Slot", OnDevice)
-        patch.setattr(issue, "Streams", lambda where: PretendedStreams(where, device))
+        patch.setattr(collective_ops, "StagedTensor", OnDevice)
+        patch.setattr(dispatch, "Streams", lambda where: PretendedStreams(where, device))
         patch.setattr(accelerator, "CELL_BYTES", cell)
         patch.setattr(accelerator, "CELLS", cells)
         patch.setattr(chunks, "LEAST_BYTES", 64)

@@ -23,12 +23,13 @@ from tests.torch.test_aliasing import Case, memory_of
 from tests.torch.told import Told
 from tests.torch.world import Rank, World, started
 
-from softmrc.torch import backend, passage
+from softmrc.torch import backend
+from softmrc.torch import device_pipeline as passage
 from softmrc.torch.chunks import LINE, cuts
-from softmrc.torch.crew import Crew
-from softmrc.torch.memory import Step
-from softmrc.torch.passage import Passage, Rivals
-from softmrc.torch.staging import Slot
+from softmrc.torch.device_pipeline import Conflicts, DevicePipeline
+from softmrc.torch.op_tracker import TransportOp
+from softmrc.torch.staging import StagedTensor
+from softmrc.torch.thread_pool import ThreadPool
 
 pytestmark = pytest.mark.process
 
@@ -118,7 +119,7 @@ def bits(here: Rank, seed: int) -> list[list[int]]:
             dist.all_reduce(x, group=group)
             found = read_late(device, x)
             device.synchronize()
-            spans = cuts([Slot(values)], CELL)
+            spans = cuts([StagedTensor(values)], CELL)
         whole = values.clone()
         dist.all_reduce(whole, group=group)
         by_chunk = [values[a // 4 : b // 4].clone() for a, b in spans]
@@ -211,15 +212,15 @@ def short(here: Rank) -> None:
     member = backend.find(None)
     with pretended(here.rank, eager=0.9) as device, pytest.MonkeyPatch.context() as patch:
         patch.setattr(passage, "SHORT_S", 10.0)  # whatever else the machine does
-        before = len(member._starter._threads)
+        before = len(member._collective_queue._threads)
         for i in range(20):
             x = torch.full((100,), float(i))
             work = dist.all_reduce(x, async_op=True)
-            assert not member._starter.is_busy
+            assert not member._collective_queue.is_busy
             work.wait()
             device.synchronize()
             assert torch.equal(x, torch.full((100,), 4.0 * i))
-        assert len(member._starter._threads) == before
+        assert len(member._collective_queue._threads) == before
 
 
 def test_small_tensors_go_the_short_way(world: World) -> None:
@@ -367,11 +368,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_chunks_are_copied_while_others_travel() -> None:
     """Off the device as far as there are cells, before the first has come; and back before the last has begun."""
-    crew, starter = Crew("done"), Crew("start", most=1)
+    crew, starter = ThreadPool("done"), ThreadPool("start", most=1)
     begun: list[Told] = []
     with pretended(1, CELL, CELLS) as device:
         tensor = torch.arange(5 * CELL // 4, dtype=torch.float32)
-        slot = Slot(tensor)
+        slot = StagedTensor(tensor)
         slot.on_device = slot.is_staged = True
 
         def begin(ins: list[Any], outs: list[Any]) -> Told:
@@ -381,8 +382,8 @@ def test_chunks_are_copied_while_others_travel() -> None:
             return begun[-1]
 
         streams = PretendedStreams(torch.device("cpu"), device)
-        passage = Passage(streams, [Step([slot], [slot], begin, is_divisible=True)], Rivals(), True)
-        passage.set_off(starter, crew, lambda reason: None)
+        passage = DevicePipeline(streams, [TransportOp([slot], [slot], begin, is_divisible=True)], Conflicts(), True)
+        passage.begin(starter, crew, lambda reason: None)
         until(lambda: len(begun) == CELLS)
         assert not passage.done
         begun[1].end()  # the first to end need not be the first to begin
@@ -402,13 +403,13 @@ def test_chunks_are_copied_while_others_travel() -> None:
 
 def test_the_callers_thread_goes_on_while_the_tensor_is_computed() -> None:
     """Nothing begins before the event, and nobody but the starter waits for it."""
-    crew, starter, begun = Crew("done"), Crew("start", most=1), threading.Event()
+    crew, starter, begun = ThreadPool("done"), ThreadPool("start", most=1), threading.Event()
     with pretended(1, CELL, CELLS, eager=0.0) as device:
         gate = threading.Event()
         values = torch.ones(100)
         tensor = torch.zeros(100)
         device.kernel(lambda: (gate.wait(10), tensor.copy_(values)))
-        slot = Slot(tensor)
+        slot = StagedTensor(tensor)
         slot.on_device = slot.is_staged = True
         seen: list[float] = []
 
@@ -418,8 +419,8 @@ def test_the_callers_thread_goes_on_while_the_tensor_is_computed() -> None:
             return Told()
 
         streams = PretendedStreams(torch.device("cpu"), device)
-        passage = Passage(streams, [Step([slot], [], begin)], Rivals(), True)
-        passage.set_off(starter, crew, lambda reason: None)
+        passage = DevicePipeline(streams, [TransportOp([slot], [], begin)], Conflicts(), True)
+        passage.begin(starter, crew, lambda reason: None)
         assert not begun.wait(0.05)
         with pytest.raises(TimeoutError):
             passage.wait(0.01)
@@ -438,9 +439,9 @@ def test_cuts_cover_every_part_and_fit_into_a_cell() -> None:
         width = rng.choice([torch.uint8, torch.float16, torch.float32, torch.complex128])
         parts = rng.choice([1, 1, 2, 3, 16])
         count = rng.choice([0, 1, rng.randint(1, 3000), rng.randint(1, 3_000_000)])
-        slots = [Slot(torch.empty(count * parts, dtype=width), parts)]
+        slots = [StagedTensor(torch.empty(count * parts, dtype=width), parts)]
         if parts > 1:
-            slots.append(Slot(torch.empty(count, dtype=width)))
+            slots.append(StagedTensor(torch.empty(count, dtype=width)))
         cell = rng.choice([1 << 20, 4 << 20])
         found = cuts(slots, cell)
         length = count * width.itemsize

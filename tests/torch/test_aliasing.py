@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from tests.torch.world import Rank, World
 
-from softmrc.torch.memory import Span
+from softmrc.torch.op_tracker import MemorySpan
 
 SIZES = (6, 2000, 40_000)  # so that they go by messages, in slices, along rings
 ROOM = 6  # how many times that the memory has
@@ -266,5 +266,5 @@ def test_spans_know_which_bytes_they_share(shape: str) -> None:
             for n, step in zip(one.shape, one.stride(), strict=True):
                 places = [at + i * step * one.element_size() for at in places for i in range(n)]
             owned.append({at + i for at in places for i in range(one.element_size())})
-        spans = [Span.of(one) for one in pair]
+        spans = [MemorySpan.of(one) for one in pair]
         assert spans[0].shares(spans[1]) == spans[1].shares(spans[0]) == bool(owned[0] & owned[1]), pair

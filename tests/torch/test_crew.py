@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import pytest
 from tests.torch.told import Told
 
-from softmrc.torch.crew import Crew
 from softmrc.torch.deferred import Deferred
+from softmrc.torch.thread_pool import ThreadPool
 
 
 @pytest.fixture
-def crews() -> Iterator[tuple[Crew, Crew]]:
-    crew, starter = Crew("done"), Crew("start", most=1)
+def crews() -> Iterator[tuple[ThreadPool, ThreadPool]]:
+    crew, starter = ThreadPool("done"), ThreadPool("start", most=1)
     yield crew, starter
     starter.close()
     crew.close()
 
 
-def test_operations_begin_in_the_order_of_issue(crews: tuple[Crew, Crew]) -> None:
+def test_operations_begin_in_the_order_of_issue(crews: tuple[ThreadPool, ThreadPool]) -> None:
     _, starter = crews
     gate, order = threading.Event(), []
     first = Deferred(starter, gate.wait, lambda: order.append(1) or Told())
@@ -33,7 +33,7 @@ def test_operations_begin_in_the_order_of_issue(crews: tuple[Crew, Crew]) -> Non
     assert order == [1, 2]
 
 
-def test_what_goes_wrong_at_the_start_is_raised_in_wait(crews: tuple[Crew, Crew]) -> None:
+def test_what_goes_wrong_at_the_start_is_raised_in_wait(crews: tuple[ThreadPool, ThreadPool]) -> None:
     _, starter = crews
 
     def refuse() -> Told:
@@ -45,7 +45,7 @@ def test_what_goes_wrong_at_the_start_is_raised_in_wait(crews: tuple[Crew, Crew]
     assert refused.done
 
 
-def test_a_crew_gives_a_waiting_job_a_thread(crews: tuple[Crew, Crew]) -> None:
+def test_a_crew_gives_a_waiting_job_a_thread(crews: tuple[ThreadPool, ThreadPool]) -> None:
     crew, _ = crews
     inner, outer = threading.Event(), threading.Event()
     crew.submit(lambda: inner.wait(10) and outer.set())
@@ -56,7 +56,7 @@ def test_a_crew_gives_a_waiting_job_a_thread(crews: tuple[Crew, Crew]) -> None:
 @pytest.mark.parametrize("most", [1, 64])
 def test_a_closed_crew_still_runs_what_it_is_given(most: int) -> None:
     """And not where it is given: who gives it may be the one that it waits for."""
-    crew, go_on, ran = Crew("closed", most), threading.Event(), threading.Event()
+    crew, go_on, ran = ThreadPool("closed", most), threading.Event(), threading.Event()
     crew.submit(int)
     crew.close()
     crew.submit(lambda: go_on.wait(10) and ran.set())
@@ -71,7 +71,7 @@ def test_without_threads_jobs_are_done_where_they_are_given(monkeypatch: pytest.
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    crew, ran = Crew("poor"), []
+    crew, ran = ThreadPool("poor"), []
     monkeypatch.setattr(threading.Thread, "start", refuse)
     crew.submit(lambda: ran.append(1))
     assert ran == [1] and not crew.is_busy
@@ -88,7 +88,7 @@ def test_ctrl_c_while_a_thread_begins_costs_neither_order_nor_thread(monkeypatch
         begin(thread)
         raise KeyboardInterrupt
 
-    crew, gate, done = Crew("one", most=1), threading.Event(), []
+    crew, gate, done = ThreadPool("one", most=1), threading.Event(), []
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         crew.submit(lambda: gate.wait(10) and done.append(1))
@@ -101,7 +101,7 @@ def test_ctrl_c_while_a_thread_begins_costs_neither_order_nor_thread(monkeypatch
 
 
 def test_a_job_that_fails_leaves_its_thread_to_the_next(capfd: pytest.CaptureFixture[str]) -> None:
-    crew, ran = Crew("one", most=1), threading.Event()
+    crew, ran = ThreadPool("one", most=1), threading.Event()
     crew.submit(lambda: 1 / 0)
     crew.submit(ran.set)
     assert ran.wait(10)
@@ -111,7 +111,7 @@ def test_a_job_that_fails_leaves_its_thread_to_the_next(capfd: pytest.CaptureFix
 
 @pytest.mark.parametrize("most", [1, 3, 64])
 def test_many_give_jobs_while_it_closes_and_none_is_lost(most: int) -> None:
-    crew, done = Crew("many", most), []
+    crew, done = ThreadPool("many", most), []
 
     def give() -> None:
         for _ in range(200):

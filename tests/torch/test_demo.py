@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import needs
-from softmrc.demo.script import FLAP_S, Director, Fault
+from softmrc.demo.script import FLAP_S, Director, ScriptedFault
 
 pytestmark = pytest.mark.process
 
@@ -102,8 +102,8 @@ def test_the_demo_in_a_lab(tmp_path: Path) -> None:
 
 def test_the_director() -> None:
     orders: list[Any] = []
-    hole = Fault("hole", 2, 4, plane=1, faults={"black_hole": True})
-    flap = Fault("flap", 3, 6, plane=0, rank=2, flaps=True)
+    hole = ScriptedFault("hole", 2, 4, plane=1, faults={"black_hole": True})
+    flap = ScriptedFault("flap", 3, 6, plane=0, rank=2, flaps=True)
     director = Director((hole, flap), 2, lambda rank, what: orders.append((rank, what)))
     assert director.at_step(1, 0.0) == [] and not orders
     assert director.at_step(2, 1.0) == [(hole, True)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from softmrc.bench import allreduce, cuda
-from softmrc.bench.allreduce import _summary, shown
 from softmrc.errors import InternalError
+from softmrc_bench import allreduce, cuda
+from softmrc_bench.allreduce import _summary, shown
 
 
 def test_a_ratio_is_of_speeds_where_messages_are_large_and_of_times_where_they_are_small() -> None:
@@ -45,7 +45,7 @@ def test_there_is_a_round_of_each_however_long_it_takes_and_no_more_than_were_as
     monkeypatch: pytest.MonkeyPatch, limit_s: float, rounds: int
 ) -> None:
     monkeypatch.setattr(Pretended, "asked", [], raising=False)
-    monkeypatch.setattr(cuda, "Ranks", Pretended)
+    monkeypatch.setattr(cuda, "BenchRanks", Pretended)
     found = cuda.beside("cuda:0", {"1MiB": (1 << 20, 5)}, 3, limit_s, _summary)
     assert found["1MiB"]["ratio"] == 2.0
     turn = [(backend, 1 << 20, 5) for backend in ("mrc", "gloo")]

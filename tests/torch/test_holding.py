@@ -1,4 +1,4 @@
-"""No way of holding a Work loses it, in Python or in C++, and when it has ended, so has its future."""
+"""No way of holding an AsyncWork loses it, in Python or in C++, and when it has ended, so has its future."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Litter:
 
 
 def joined(here: Rank, uneven: bool) -> None:
-    """DDP passes a Work to C++, drops it, and C++ waits for it in `backward`."""
+    """DDP passes an AsyncWork to C++, drops it, and C++ waits for it in `backward`."""
     outcomes = []
     for backend in ("mrc", "gloo"):
         torch.manual_seed(3)
@@ -52,7 +52,7 @@ def test_ddp_that_joins(world: World, uneven: bool) -> None:
 
 
 def by_cpp_alone(here: Rank) -> None:
-    """Three ways in which C++ holds a Work that Python has forgotten, before it has ended and long after."""
+    """Three ways in which C++ holds an AsyncWork that Python has forgotten, before it has ended and long after."""
     for is_over in (False, True):
         for size in (3, 100_000):
             tensor, strided = torch.ones(size), torch.ones(size, 2)[:, 0]

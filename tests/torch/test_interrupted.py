@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from interrupting import is_interrupted
 from softmrc.torch import work as module
-from softmrc.torch.work import Work
+from softmrc.torch.work import AsyncWork
 
 
 class Operation:
@@ -61,9 +61,9 @@ def test_what_is_left_to_do_is_done(ends: str, error: type[BaseException]) -> No
     while not is_over:
         step += 1
         operation, jobs, finished = Operation(ends), Jobs(), threading.Event()
-        work = Work(operation, [], jobs, finished.set)  # type: ignore[arg-type]
+        work = AsyncWork(operation, [], jobs, finished.set)  # type: ignore[arg-type]
 
-        def call(work: Work = work) -> None:
+        def call(work: AsyncWork = work) -> None:
             with suppress(dist.DistBackendError):
                 work.wait()
 

@@ -123,8 +123,8 @@ def test_a_rank_that_cannot_join_tells_the_others_why(tmp_path: Path, name: str,
 
 ELSEWHERE = """
     import sys, torch, torch.distributed as dist
-    from softmrc import links
-    from softmrc.collectives import offer
+    from softmrc.config import interfaces
+    from softmrc.collectives import rank_info
     from softmrc.torch import device_of, settings
 
     rank, path = int(sys.argv[1]), sys.argv[2]

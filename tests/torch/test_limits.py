@@ -14,7 +14,7 @@ from tests.torch.world import Rank, World, started
 from softmrc.collectives import Group
 from softmrc.collectives.store import DirectoryStore
 from softmrc.errors import ConfigError
-from softmrc.torch import limits
+from softmrc.torch import timeouts
 
 NOTHING = (timedelta(0), timedelta(seconds=-1), timedelta(microseconds=-1), 0, -3.5)
 LONG = (timedelta(days=365 * 400), timedelta.max)
@@ -23,18 +23,18 @@ LONG = (timedelta(days=365 * 400), timedelta.max)
 def test_what_they_mean() -> None:
     for timeout in NOTHING:
         with pytest.raises(RuntimeError, match=r"timeout = .* is not allowed: a time above 0"):
-            limits.of_group(timeout)
+            timeouts.of_group(timeout)
     for timeout in (timedelta(microseconds=1), 0.25, 3, *LONG):
         s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        assert limits.of_group(timeout) == limits.of_operation(timeout) == limits.of_waiting(timeout) == s
+        assert timeouts.of_group(timeout) == timeouts.of_operation(timeout) == timeouts.of_waiting(timeout) == s
     for timeout in (None, timedelta(0), timedelta(milliseconds=-1), 0):
-        assert limits.of_operation(timeout) is None
+        assert timeouts.of_operation(timeout) is None
     with pytest.raises(RuntimeError, match="is not allowed"):
-        limits.of_operation(timedelta(seconds=-1))
-    assert limits.of_waiting(timedelta(0)) is None and limits.of_waiting(timedelta(seconds=-1)) == 0.0
+        timeouts.of_operation(timedelta(seconds=-1))
+    assert timeouts.of_waiting(timedelta(0)) is None and timeouts.of_waiting(timedelta(seconds=-1)) == 0.0
     for timeout in ("soon", [1], float("nan")):
         with pytest.raises(TypeError, match="a timedelta, or a number of seconds"):
-            limits.of_waiting(timeout)
+            timeouts.of_waiting(timeout)
 
 
 def waited(here: Rank) -> None:
@@ -91,7 +91,7 @@ def test_waiting_for_what_lies_in_a_buffer(world: World) -> None:
 def operated(here: Rank) -> None:
     """An operation's own: what is no time is refused before anything happens, and the group lives on."""
     group, opts = dist.group.WORLD, dist.AllreduceOptions()
-    assert opts.timeout == limits.UNSET
+    assert opts.timeout == timeouts.UNSET
     for timeout in (timedelta(0), timedelta(milliseconds=-1), timedelta(microseconds=100), timedelta(days=365 * 400)):
         opts.timeout = timeout
         group.allreduce([torch.ones(2)], opts).wait()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 BEGIN = """
     import gc, os, signal, sys, threading, time
     import torch, torch.distributed as dist
-    from softmrc.torch.memory import order
+    from softmrc.torch.op_tracker import order
 
     def alone():
         dist.init_process_group("mrc", store=dist.HashStore(), rank=0, world_size=1)
@@ -33,7 +33,7 @@ BEGIN = """
 
 FORKED = """
     from contextlib import ExitStack
-    from softmrc import threads
+    from softmrc._support import threads
 
     alone()
     dist.all_reduce(torch.ones(8), async_op=True).get_future().then(lambda done: None).wait()
@@ -167,13 +167,13 @@ def test_a_device_that_is_made_during_a_fork_is_the_parents() -> None:
 
 def test_two_threads_that_fork_keep_what_they_hold() -> None:
     """Each until its own fork is over."""
-    from softmrc import fork
+    from softmrc._support import fork
 
     class Owner:
         _native = None
 
     owner = Owner()
-    fork.leave_to_parent(owner, "it")
+    fork.disown_in_child(owner, "it")
     fork._hold()
     try:
         other = threading.Thread(target=lambda: (fork._hold(), fork._let_go()))
@@ -185,7 +185,7 @@ def test_two_threads_that_fork_keep_what_they_hold() -> None:
 
 
 def test_things_may_be_made_while_somebody_forks() -> None:
-    from softmrc import fork
+    from softmrc._support import fork
 
     class Owner:
         _native = None
@@ -196,7 +196,7 @@ def test_things_may_be_made_while_somebody_forks() -> None:
     def make() -> None:
         while not stop.is_set():
             kept.append(Owner())
-            fork.leave_to_parent(kept[-1], "it")
+            fork.disown_in_child(kept[-1], "it")
             if len(kept) > 500:
                 kept.clear()
 

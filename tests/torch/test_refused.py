@@ -18,7 +18,7 @@ def join() -> Any:
     options = SimpleNamespace(
         store=dist.HashStore(), group_rank=0, group_size=1, timeout=timedelta(seconds=5), global_ranks_in_group=[]
     )
-    return backend.Member(options)
+    return backend.MrcProcessGroup(options)
 
 
 def test_a_setting_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from softmrc import links
-from softmrc.config import DeviceConfig
+from softmrc.config import DeviceConfig, interfaces
 from softmrc.errors import ConfigError
 from softmrc.torch import settings
 
 
 def test_nothing_said() -> None:
-    assert settings.read({}) == settings.Settings((), DeviceConfig())
+    assert settings.read({}) == settings.EnvSettings((), DeviceConfig())
 
 
 def test_the_environment() -> None:
@@ -53,9 +52,9 @@ def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
 
 
 def test_ranks_of_one_host_use_loopback_and_others_their_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing, here = settings.Settings(), links.Found(("eth0",), "because")
+    nothing, here = settings.EnvSettings(), interfaces.DetectedPlanes(("eth0",), "because")
     assert settings.chosen(nothing, ["a", "a"]) == (settings.LOOPBACK, "all ranks are on this host")
-    monkeypatch.setattr(links, "found", lambda: here)
+    monkeypatch.setattr(interfaces, "detect_planes", lambda: here)
     assert settings.chosen(nothing, ["a", "b"]) == here
     assert settings.chosen(settings.read({"SOFTMRC_PLANES": "eth7"}), ["a", "a"]) == (
         ("eth7",),

@@ -11,15 +11,15 @@ import torch
 
 from softmrc.collectives import work
 from softmrc.torch import detail
-from softmrc.torch.issue import Call, Issuer
-from softmrc.torch.record import Record
+from softmrc.torch.dispatch import Dispatcher, OpInfo
+from softmrc.torch.flight_recorder import OpRecord
 
 
 class Begun(Exception):
     pass
 
 
-class Here(Issuer):
+class Here(Dispatcher):
     def _origin(self) -> Any:
         raise AssertionError("nothing has begun")
 
@@ -32,7 +32,7 @@ def no_thread(_: threading.Thread) -> None:
 def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPatch, is_apart: bool) -> None:
     """Else the others, who were told of it, would begin it without this rank."""
     monkeypatch.setattr(work, "_heralds", [])
-    monkeypatch.setattr(work.leaving, "at_exit", lambda *_: None)
+    monkeypatch.setattr(work.shutdown, "at_exit", lambda *_: None)
     said: list[str] = []
 
     def compare(saying: str, *_: Any) -> None:
@@ -40,14 +40,14 @@ def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPa
         raise Begun
 
     monkeypatch.setattr(detail, "compare", compare)
-    here, call = Here(), Call("all_reduce")
+    here, call = Here(), OpInfo("all_reduce")
     here._is_detailed, here._group = True, SimpleNamespace(size=2)
 
     def issue() -> None:
         if is_apart:
-            here._go_apart(call, torch.zeros(1), [], list)
+            here._dispatch_serial(call, torch.zeros(1), [], list)
         else:
-            here._go(call, [], [])
+            here._dispatch(call, [], [])
 
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", no_thread)
@@ -59,21 +59,21 @@ def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPa
             issue()
         assert said == ["all_reduce number 1"]
     finally:
-        work.herald().stop()
+        work.callback_thread().stop()
 
 
 def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the caller, who is told that it failed, would be one operation ahead of the other ranks."""
     monkeypatch.setattr(work, "_heralds", [])
-    monkeypatch.setattr(work.leaving, "at_exit", lambda *_: None)
+    monkeypatch.setattr(work.shutdown, "at_exit", lambda *_: None)
     here, numbers = Here(), []
 
-    def begin(record: Record) -> Any:
+    def begin(record: OpRecord) -> Any:
         numbers.append(record.sequence)
         raise Begun
 
     def issue() -> None:
-        here._watched(Call("all_reduce"), [], [], True, begin)
+        here._record_and_run(OpInfo("all_reduce"), [], [], True, begin)
 
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", no_thread)
@@ -86,4 +86,4 @@ def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.Mon
             issue()
         assert numbers == [1]
     finally:
-        work.herald().stop()
+        work.callback_thread().stop()

@@ -20,7 +20,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import softmrc.torch
-from softmrc.collectives import table
+from softmrc.collectives import store_rendezvous
 port, rank, patience_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 table.UNPROVED_S = table.OLDER_UNPROVED_S = patience_s
 store = dist.TCPStore("127.0.0.1", port, is_master=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from softmrc.verbs import Completion, CompletionQueue, Device, QueuePair
+from softmrc.device import Completion, CompletionQueue, Device, QueuePair
 
 LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
 FOUR = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")

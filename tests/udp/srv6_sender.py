@@ -14,8 +14,8 @@ import time
 
 from softmrc import wire
 from softmrc.config import EvFormat, EvMode, EvProfile
+from softmrc.device import Device, PeerPlane
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device, PeerPlane
 from softmrc.wire import EvField
 
 BLOCK = 0xFCBBBB00

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softmrc.bench import crowd
-from softmrc.bench.udp import Flow, sink
-from softmrc.connection.reception import MOST_FROM_ONE_ADDRESS
+from softmrc.connection.acceptor import MAX_FROM_ONE_ADDRESS
 from softmrc.engine import COMPLETION
 from softmrc.errors import InternalError
+from softmrc_bench import half_open
+from softmrc_bench.udp import Flow, sink
 
 pytestmark = pytest.mark.process
 
@@ -71,6 +71,6 @@ def test_a_connect_in_a_crowd_is_measured() -> None:
     with sink() as other:
         heard: list[dict[str, Any]] = []
         listening = SimpleNamespace(order=other.order, hear=lambda: heard.append(other.hear()))
-        assert crowd.accept_ms(listening, tries=1, visitors=100) > 0
-        assert heard[0]["refused"] >= 100 - MOST_FROM_ONE_ADDRESS
-    assert [figure.key for figure in crowd.FIGURES] == ["accept_under_attack_ms"]
+        assert half_open.accept_ms(listening, tries=1, visitors=100) > 0
+        assert heard[0]["refused"] >= 100 - MAX_FROM_ONE_ADDRESS
+    assert [figure.key for figure in half_open.FIGURES] == ["accept_under_attack_ms"]

@@ -17,8 +17,8 @@ import pytest
 from loopback import LIMIT_S, drain, eventually, outcome_of, pair
 
 from softmrc.connection import connect, listen
+from softmrc.device import Device, iterate
 from softmrc.errors import UsageError
-from softmrc.verbs import Device, iterate
 
 
 def async_outcomes(waits: list[Callable[[], Awaitable[Any]]], close: Callable[[], None]) -> list[Any]:

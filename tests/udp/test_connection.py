@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from loopback import eventually, outcome_of
 
-from softmrc import handshake
-from softmrc.connection import Connection, connect, connect_async, listen
+from softmrc.connection import Connection, connect, connect_async, handshake, listen
+from softmrc.device import Device
 from softmrc.engine import QpState
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
-from softmrc.verbs import Device
 
 
 @contextmanager
@@ -385,7 +384,7 @@ def stubborn_listener(kind: str) -> Iterator[int]:
 
             def serve() -> None:
                 with suppress(OSError), server.accept()[0] as sock:
-                    proof, inbox = handshake.Proof(handshake.LISTENER, None), handshake.Inbox()
+                    proof, inbox = handshake.Authenticator(handshake.LISTENER, None), handshake.FrameReader()
                     while (frame := inbox.next()) is None:
                         inbox.add(sock.recv(1 << 16))
                     proof.hear(frame)

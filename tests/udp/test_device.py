@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from loopback import connect, drain, eventually, pair
 
-from softmrc.bench.udp import flood
+from softmrc.config.planes import LocalPlane, chosen_mtu
+from softmrc.device import Device, PeerPlane
 from softmrc.engine import CompletionStatus, EventType, QpState
 from softmrc.errors import ConfigError, UsageError
-from softmrc.planes import LocalPlane, chosen_mtu
-from softmrc.verbs import Device, PeerPlane
 from softmrc.wire.capture import read_pcapng
+from softmrc_bench.udp import flood
 
 
 def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from softmrc.device import Device, Event
 from softmrc.engine import EventType, EvState, QpState, RefusedPacket
-from softmrc.verbs import Device, Event
 
 
 def words(kind: EventType, **more: int) -> str:

@@ -14,11 +14,11 @@ import pytest
 from loopback import FOUR, connect, drain, eventually, pair
 
 from ports import free_ports
-from softmrc import leaving, wire
+from softmrc import wire
 from softmrc.config import DeviceConfig
+from softmrc.device import CompletionQueue, Device, PeerPlane, QueuePair, shutdown, width
 from softmrc.engine import EventType
 from softmrc.errors import ConfigError, DeviceError, UsageError
-from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair, width
 
 SIZE = 300_000
 TWO = FOUR[:2]
@@ -218,7 +218,7 @@ def test_closing_ends_all_lanes_and_gives_everything_back() -> None:
 
     with Device(TWO):  # the first makes what stays
         pass
-    assert eventually(lambda: not leaving._leaving or not leaving.wait())
+    assert eventually(lambda: not shutdown._leaving or not shutdown.wait())
     before = descriptors(), threads()
     for _ in range(3):
         with Device(TWO, lanes=5) as a, Device(TWO, lanes=5) as b:

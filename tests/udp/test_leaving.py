@@ -18,10 +18,9 @@ import pytest
 from loopback import FOUR, connect, drain, eventually, pair
 from test_connection import connected
 
-from softmrc import leaving
+from softmrc.device import Device, PeerPlane, QueuePair, shutdown
 from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import RemoteError
-from softmrc.verbs import Device, PeerPlane, QueuePair
 
 pytestmark = pytest.mark.process
 
@@ -213,8 +212,8 @@ def test_a_device_that_nobody_knew_is_over_at_once_and_the_others_soon() -> None
     with pair(("127.0.0.1",)) as (a, b):
         pass
     assert eventually(lambda: a.device._native.is_over and b.device._native.is_over)
-    leaving.wait()
-    assert not leaving._leaving
+    shutdown.wait()
+    assert not shutdown._leaving
 
 
 def test_closing_twice_and_using_what_is_closed() -> None:
@@ -228,7 +227,7 @@ def test_closing_twice_and_using_what_is_closed() -> None:
 
 VICTIM = """
 import ipaddress, json, os, signal, sys
-from softmrc.verbs import Device, PeerPlane
+from softmrc.device import Device, PeerPlane
 
 device = Device(json.loads(sys.argv[1]))
 qp = device.create_qp(device.create_cq())
@@ -334,7 +333,7 @@ GARBAGE = """
     import gc, os
 
     os.register_at_fork(after_in_child=gc.collect)  # as any allocation may, before anybody else is told of the fork
-    from softmrc.verbs import Device
+    from softmrc.device import Device
 
     gc.disable()
     device = Device(["127.0.0.1"])

@@ -15,7 +15,7 @@ import pytest
 from loopback import connect, drain, eventually
 
 import programs
-from softmrc.verbs import Device, QueuePair
+from softmrc.device import Device, QueuePair
 from softmrc.wire import read_pcapng
 
 SIZE = 400_000

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import needs
-from softmrc.bench.veth import Lab, address_of, link_of, planes_of, veth_planes
+from softmrc_bench.veth import VethPair, address_of, link_of, planes_of, veth_planes
 
 pytestmark = needs.NAMESPACES
 
 # A device that does what it is told on its standard input, and answers with the state of its planes.
 DEVICE = """
 import json, sys, time
-from softmrc.verbs import Device
+from softmrc.device import Device
 
 with Device(json.loads(sys.argv[1])) as device:
     print("open", flush=True)
@@ -55,7 +55,7 @@ class Far:
 
 
 @contextmanager
-def device(planes: list[str] | None = None) -> Iterator[tuple[Lab, Far]]:
+def device(planes: list[str] | None = None) -> Iterator[tuple[VethPair, Far]]:
     with veth_planes(2) as lab:
         where = json.dumps(planes or planes_of(0, 2))
         command = ["ip", "netns", "exec", lab.names[0], sys.executable, "-c", DEVICE, where]
@@ -133,7 +133,7 @@ with connect(sys.argv[1], int(sys.argv[2]), planes=json.loads(sys.argv[3]), secr
 
 
 @contextmanager
-def speaking(lab: Lab, side: int, program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def speaking(lab: VethPair, side: int, program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A program in a namespace, and the first thing that it says."""
     command = ["ip", "netns", "exec", lab.names[side], sys.executable, "-c", program, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -144,7 +144,7 @@ def speaking(lab: Lab, side: int, program: str, *arguments: str) -> Iterator[tup
             process.stdin.close()  # type: ignore[union-attr]
 
 
-def make_anew(lab: Lab, plane: int) -> None:
+def make_anew(lab: VethPair, plane: int) -> None:
     """As when a driver is loaded anew: the same names and addresses, other indexes."""
     near, far = link_of(0, plane), link_of(1, plane)
     lab.ip(0, "link", "add", near, "type", "veth", "peer", "name", far, "netns", lab.names[1])

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from softmrc import planes
-from softmrc.bench import links
-from softmrc.config import DeviceConfig
+from softmrc.config import DeviceConfig, planes
+from softmrc.device import Device
 from softmrc.errors import DeviceError
-from softmrc.verbs import Device
+from softmrc_bench import links
 
 
 @pytest.fixture

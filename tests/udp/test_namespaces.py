@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import needs
-from softmrc.bench import failover
-from softmrc.bench.plug import Plug
-from softmrc.bench.veth import link_of, veth_planes
 from softmrc.errors import DeviceError
+from softmrc_bench import failover
+from softmrc_bench.black_hole import BlackHole
+from softmrc_bench.veth import link_of, veth_planes
 
 pytestmark = needs.NAMESPACES
 
@@ -18,10 +18,10 @@ pytestmark = needs.NAMESPACES
 def trials(holes: int, downs: int) -> dict[str, Any]:
     with veth_planes(4, rate_mbps=200) as lab:
         try:
-            Plug([(lab.names[0], link_of(0, 0))]).close()
+            BlackHole([(lab.names[0], link_of(0, 0))]).close()
         except DeviceError as error:
             pytest.skip(f"no switchable black hole here: {error}")
-        return lab.inside(0, "softmrc.bench.failover", *lab.names, str(holes), "0", str(downs), "0")
+        return lab.inside(0, "softmrc_bench.failover", *lab.names, str(holes), "0", str(downs), "0")
 
 
 def test_black_holes_and_dead_links_cost_no_byte_and_no_connection() -> None:

@@ -20,8 +20,8 @@ from loopback import LIMIT_S, pair
 
 from softmrc.config import CcProfile, DeviceConfig, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.connection import connect, connect_async, listen
+from softmrc.device import Device, PeerPlane, QpState, QueuePair, check_carrier, iterate, port_keys, writable_memory
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device, PeerPlane, QpState, QueuePair, check_carrier, iterate, port_keys, writable_memory
 
 SOME = object()
 ODD: dict[str, Any] = {

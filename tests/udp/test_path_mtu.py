@@ -19,17 +19,17 @@ from loopback import drain, eventually, pair
 
 import needs
 from collectives.ranks import ranks, values_of
-from softmrc import control, path_mtu
-from softmrc.bench.veth import run
 from softmrc.cli.ctl import _planes
-from softmrc.cli.ping import Carried
+from softmrc.cli.ping import PlaneStatus
 from softmrc.collectives import Group
-from softmrc.collectives.neighbours import SHARED_MEMORY
-from softmrc.connection import Connection, connect, connect_async, listen
+from softmrc.collectives.shm import SHARED_MEMORY
+from softmrc.connection import Connection, connect, connect_async, listen, path_mtu
+from softmrc.connection.path_mtu import MtuDiscovery
+from softmrc.device import Device
 from softmrc.engine import QpState
 from softmrc.errors import RemoteError
-from softmrc.path_mtu import Survey
-from softmrc.verbs import Device
+from softmrc.ops import control
+from softmrc_bench.veth import run
 
 TWO = ("127.0.0.1", "127.0.0.2")
 SIZE = 1 << 18
@@ -77,23 +77,23 @@ def test_one_narrow_plane_is_named_and_the_others_carry_full_packets(caplog: pyt
 def test_loopback_is_asked_only_where_a_size_is_lost_on_purpose(
     broken: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, look = [], Survey._look
+    asked, look = [], MtuDiscovery._look
 
-    def noted(survey: Survey) -> None:
+    def noted(survey: MtuDiscovery) -> None:
         asked.append(survey)
         look(survey)
 
-    monkeypatch.setattr(Survey, "_look", noted)
+    monkeypatch.setattr(MtuDiscovery, "_look", noted)
     with met(TWO, *broken):
         assert bool(asked) == bool(broken)
 
 
 def test_ping_and_ctl_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     with met(TWO, (1, 1500)) as (near, _):
-        carried = [Carried.of(near, plane) for plane in range(2)]
+        carried = [PlaneStatus.of(near, plane) for plane in range(2)]
         assert [one.is_narrow for one in carried] == [False, True]
         assert carried[1].path_mtu <= 1500 < carried[1].full
-        with control.the_device(Path(near.device.control).stem) as node:
+        with control.find_device(Path(near.device.control).stem) as node:
             _planes(node, as_json=False)
             rows = node.stats()["planes"]
     assert [(row["interface"], row["path_mtu"] > 0) for row in rows] == [("lo", False), ("lo", True)]
@@ -103,13 +103,13 @@ def test_ping_and_ctl_show_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_time_of_a_connector_bounds_all_that_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handshake gets through by TCP, and nothing by UDP."""
     ends: list[float] = []
-    pauses = Survey.pauses
+    pauses = MtuDiscovery.pauses
 
-    def noted(self: Survey, **more: float) -> Iterator[float]:
+    def noted(self: MtuDiscovery, **more: float) -> Iterator[float]:
         ends.append(more["until"])
         return pauses(self, **more)
 
-    monkeypatch.setattr(Survey, "pauses", noted)
+    monkeypatch.setattr(MtuDiscovery, "pauses", noted)
     began = time.monotonic()
     words = r"answers TCP, and was never reached: .*; `timeout_s` left [012]\.\d s for an answer"
     with Device(TWO) as here, listen("127.0.0.1", 0, planes=TWO) as listener:
@@ -180,15 +180,15 @@ def test_who_stops_answering_to_full_packets_only_is_told_apart() -> None:
 @pytest.mark.parametrize("way", ["write", "write_async", "check_alive"])
 def test_nobody_else_waits_while_a_silent_peer_is_asked(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the event loop nor others who wait for the same completion queue."""
-    held, loops, ask = [], [], Survey.lost_now
+    held, loops, ask = [], [], MtuDiscovery.lost_now
 
-    def noted(survey: Survey) -> str:
+    def noted(survey: MtuDiscovery) -> str:
         held.append(near._endings._attendant is not None)
         with contextlib.suppress(RuntimeError):
             loops.append(asyncio.get_running_loop())
         return ask(survey)
 
-    monkeypatch.setattr(Survey, "lost_now", noted)
+    monkeypatch.setattr(MtuDiscovery, "lost_now", noted)
     impatient = {"timeout": 10, "retry_linear": 3, "retry_exponential": 2}
     with Device(TWO, **impatient) as here, Device(TWO, **impatient) as there, ExitStack() as stack:
         listener = stack.enter_context(listen("127.0.0.1", 0, memory=bytearray(SIZE), device=there))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from loopback import connect, drain, pair
 
+from softmrc.device import Device, QueuePair
 from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs import Device, QueuePair
 from softmrc.wire import read_pcapng
 
 ONE = ("127.0.0.1",)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, NOT_UNDER_SANITIZERS]
 START = """
 import errno, sys, time
 from softmrc.errors import DeviceError
-from softmrc.verbs import Device
+from softmrc.device import Device
 sys.path[:0] = sys.argv[1:]
 from loopback import connect, drain, eventually
 from refusing import UNTIL_ALLOWED, allow, refuse, trains_sent

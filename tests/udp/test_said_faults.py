@@ -11,9 +11,9 @@ from loopback import drain, eventually, pair
 
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.connection import connect, listen
+from softmrc.device import Device, QueuePair, device
+from softmrc.device.device import EventType
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device, QueuePair, device
-from softmrc.verbs.device import EventType
 
 TWO = ("127.0.0.1", "127.0.0.2")
 SIZE = 1 << 20

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from loopback import FOUR, drain, eventually
 
-from softmrc import _core, planes, sealing, wire
+from softmrc import _core, wire
 from softmrc._core import Cipher, SealKeys
-from softmrc.config import DeviceConfig
+from softmrc.config import DeviceConfig, planes
+from softmrc.config.planes import LocalPlane
 from softmrc.connection import Connection, connect, listen
+from softmrc.connection import keys as sealing
+from softmrc.device import Device, QueuePair
 from softmrc.engine import EventType, EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError
-from softmrc.planes import LocalPlane
-from softmrc.verbs import Device, QueuePair
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 

@@ -15,8 +15,8 @@ from loopback import LIMIT_S, drain, eventually, pair
 
 from softmrc.connection import Connection, connect, listen
 from softmrc.connection import connection as connection_module
+from softmrc.device import Device
 from softmrc.errors import ConfigError, RemoteError, UsageError
-from softmrc.verbs import Device
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from softmrc.soak import soak
+from softmrc_bench.soak import soak
 
 pytestmark = pytest.mark.slow
 

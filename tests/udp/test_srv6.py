@@ -13,8 +13,8 @@ import pytest
 
 import needs
 from softmrc.config import EvFormat, EvMode, EvProfile
+from softmrc.device import Device
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device
 
 
 @cache

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from loopback import connect, drain, pair
 
+from softmrc.device import CompletionQueue, Device
 from softmrc.errors import UsageError
-from softmrc.verbs import CompletionQueue, Device
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def test_everything_may_be_asked_while_packets_fly() -> None:
 COLLECTING = """
 import gc
 from softmrc.errors import UsageError
-from softmrc.verbs import Device
+from softmrc.device import Device
 
 with Device(["127.0.0.1"]) as device:
     native, kept = device._native, []  # kept: Python reuses what is freed, and asks for no memory then

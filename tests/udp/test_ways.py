@@ -21,15 +21,14 @@ from typing import Any
 import pytest
 
 import needs
-from softmrc import reach
-from softmrc.bench.plug import Plug
-from softmrc.bench.veth import Lab, address_of, link_of, planes_of, veth_planes
-from softmrc.connection import connect, connect_async, listen
-from softmrc.connection.line import Blocking, Yielding, dialled, finished
-from softmrc.connection.ways import Way, ways_to
+from softmrc.config.planes import LocalPlane, resolve
+from softmrc.connection import connect, connect_async, listen, path_check
+from softmrc.connection.dial import DialCandidate, dial_candidates
+from softmrc.connection.handshake_stream import AsyncIo, BlockingIo, dialled, run_blocking
+from softmrc.device import Peer, PeerPlane
 from softmrc.errors import DeviceError, RemoteError
-from softmrc.planes import LocalPlane, resolve
-from softmrc.verbs import Peer, PeerPlane
+from softmrc_bench.black_hole import BlackHole
+from softmrc_bench.veth import VethPair, address_of, link_of, planes_of, veth_planes
 
 
 @contextmanager
@@ -44,17 +43,17 @@ def deaf() -> Iterator[tuple[str, int]]:
         yield door.getsockname()
 
 
-def ways_of(*addresses: tuple[str, int]) -> list[Way]:
-    return [Way(socket.AF_INET, address) for address in addresses]
+def ways_of(*addresses: tuple[str, int]) -> list[DialCandidate]:
+    return [DialCandidate(socket.AF_INET, address) for address in addresses]
 
 
-def in_a_thread(ways: list[Way]) -> socket.socket:
-    return finished(dialled(Blocking(), ways, time.monotonic() + 20))
+def in_a_thread(ways: list[DialCandidate]) -> socket.socket:
+    return run_blocking(dialled(BlockingIo(), ways, time.monotonic() + 20))
 
 
-def in_a_task(ways: list[Way]) -> socket.socket:
+def in_a_task(ways: list[DialCandidate]) -> socket.socket:
     async def dial() -> socket.socket:
-        return await dialled(Yielding(), ways, time.monotonic() + 20)
+        return await dialled(AsyncIo(), ways, time.monotonic() + 20)
 
     return asyncio.run(dial())
 
@@ -90,15 +89,15 @@ def test_a_refusal_is_an_answer(dial: Any) -> None:
 def test_nothing_is_left_open_when_the_time_is_up() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with deaf() as dead, pytest.raises(TimeoutError):
-        finished(dialled(Blocking(), ways_of(dead, dead), time.monotonic() + 0.3))
+        run_blocking(dialled(BlockingIo(), ways_of(dead, dead), time.monotonic() + 0.3))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_kernels_way_goes_first_and_each_plane_has_one() -> None:
     found = socket.getaddrinfo("10.77.0.2", 7000, type=socket.SOCK_STREAM)
     loopback = [resolve("127.0.0.1")]
-    assert {way.interface for way in ways_to(found, loopback, [])} == {""}
-    assert ways_to(found, [], [])[0] == Way(socket.AF_INET, ("10.77.0.2", 7000))
+    assert {way.interface for way in dial_candidates(found, loopback, [])} == {""}
+    assert dial_candidates(found, [], [])[0] == DialCandidate(socket.AF_INET, ("10.77.0.2", 7000))
 
 
 def test_several_addresses_are_one_host() -> None:
@@ -148,15 +147,15 @@ print(round(time.monotonic() - start, 2))
 """
 
 
-def program(lab: Lab, side: int, text: str, *arguments: Any) -> list[str]:
+def program(lab: VethPair, side: int, text: str, *arguments: Any) -> list[str]:
     return ["ip", "netns", "exec", lab.names[side], sys.executable, "-c", text, json.dumps(arguments)]
 
 
 @contextmanager
-def black_hole(lab: Lab, plane: int) -> Iterator[None]:
+def black_hole(lab: VethPair, plane: int) -> Iterator[None]:
     """The cable is in, its link is up, and nothing comes through: neither end can see it."""
     try:
-        plug = Plug([(lab.names[side], link_of(side, plane)) for side in (0, 1)])
+        plug = BlackHole([(lab.names[side], link_of(side, plane)) for side in (0, 1)])
     except DeviceError as error:
         pytest.skip(f"no switchable black hole here: {error}")
     plug.set(True)
@@ -165,7 +164,7 @@ def black_hole(lab: Lab, plane: int) -> Iterator[None]:
 
 
 @contextmanager
-def listening(lab: Lab, planes: list[str], is_deaf: bool = False) -> Iterator[subprocess.Popen[str]]:
+def listening(lab: VethPair, planes: list[str], is_deaf: bool = False) -> Iterator[subprocess.Popen[str]]:
     command = program(lab, 1, LISTEN, address_of(1, 0), planes, is_deaf)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -175,7 +174,7 @@ def listening(lab: Lab, planes: list[str], is_deaf: bool = False) -> Iterator[su
             server.kill()
 
 
-def connected(lab: Lab, host: str, planes: list[str]) -> subprocess.CompletedProcess[str]:
+def connected(lab: VethPair, host: str, planes: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program(lab, 0, CONNECT, host, planes), capture_output=True, text=True, timeout=60)
 
 
@@ -211,13 +210,15 @@ def test_planes_in_another_order_are_recognised() -> None:
 
 
 def test_a_plane_in_another_network_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "network_of", lambda address, link: ipaddress.ip_network(f"{address}/24", strict=False))
+    monkeypatch.setattr(
+        path_check, "network_of", lambda address, link: ipaddress.ip_network(f"{address}/24", strict=False)
+    )
     here = [LocalPlane(ipaddress.ip_address(one), "", "eth0", 1500) for one in ("10.0.0.1", "10.0.1.1")]
     there = [PeerPlane(ipaddress.ip_address(one), 7) for one in ("10.0.0.2", "10.9.1.2")]
     device: Any = SimpleNamespace(local_planes=here)
-    assert "10.9.1.2 is not in 10.0.1.0/24" in reach._advice(device, Peer(1, tuple(there)), [1])
-    assert "firewalls" in reach._advice(device, Peer(1, tuple(there)), [0])
-    assert "the same order" in reach._advice(device, Peer(1, tuple(there[::-1])), [0, 1])
+    assert "10.9.1.2 is not in 10.0.1.0/24" in path_check._advice(device, Peer(1, tuple(there)), [1])
+    assert "firewalls" in path_check._advice(device, Peer(1, tuple(there)), [0])
+    assert "the same order" in path_check._advice(device, Peer(1, tuple(there[::-1])), [0, 1])
 
 
 def test_a_peer_that_is_lost_later_has_stopped_answering() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from interrupting import is_interrupted
-from softmrc.connection import attendance as module
 from softmrc.connection import connect, connection, listen
-from softmrc.connection.attendance import Attendance
+from softmrc.connection import shared_poller as module
+from softmrc.connection.shared_poller import SharedPoller
 
 LIMIT_S = 20.0
 
@@ -44,9 +44,9 @@ def test_ctrl_c_leaves_nobody_waiting(is_wait: bool) -> None:
     while not is_over:
         step += 1
         queue = Queue()
-        attendance = Attendance(queue)  # type: ignore[arg-type]
+        attendance = SharedPoller(queue)  # type: ignore[arg-type]
 
-        def call(attendance: Attendance = attendance) -> None:
+        def call(attendance: SharedPoller = attendance) -> None:
             if is_wait:
                 attendance.wait(lambda: False, lambda found: None, 0.0)
             else:
@@ -67,13 +67,13 @@ def test_ctrl_c_loses_no_completion(is_wait: bool) -> None:
     step, is_over = 0, False
     while not is_over:
         step += 1
-        attendance = Attendance(Queue("first", "second"))  # type: ignore[arg-type]
+        attendance = SharedPoller(Queue("first", "second"))  # type: ignore[arg-type]
         noted: dict[Any, None] = {}
 
         def note(found: list[Any], noted: dict[Any, None] = noted) -> None:
             noted.update(dict.fromkeys(found))
 
-        def call(attendance: Attendance = attendance, note: Callable[[list[Any]], None] = note) -> None:
+        def call(attendance: SharedPoller = attendance, note: Callable[[list[Any]], None] = note) -> None:
             if is_wait:
                 attendance.wait(lambda: False, note, 0.0)
             else:
@@ -122,7 +122,7 @@ def test_ctrl_c_in_recv_loses_no_message() -> None:
 
 def test_those_who_wait_are_told_of_what_another_took() -> None:
     queue, has_begun, ends = Queue(), threading.Event(), threading.Event()
-    attendance, noted = Attendance(queue), []  # type: ignore[arg-type]
+    attendance, noted = SharedPoller(queue), []  # type: ignore[arg-type]
 
     def slow(taken: list[Any], timeout_s: float | None = None) -> None:
         has_begun.set()

@@ -23,8 +23,8 @@ from softmrc.config import (
     RtsAttributes,
 )
 from softmrc.engine import Endpoint, QpState, RefusedPacket, Trim
+from softmrc.engine.pair import Pair
 from softmrc.errors import ConfigError, UsageError
-from softmrc.pair import Pair
 from softmrc.wire import EvField
 
 VA = 0x1000

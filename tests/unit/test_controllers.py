@@ -12,8 +12,8 @@ import parts
 from softmrc import _core
 from softmrc.config import CcProfile, DeviceConfig, EndpointConfig, to_native
 from softmrc.engine import Endpoint
+from softmrc.engine.pair import Pair
 from softmrc.errors import ConfigError
-from softmrc.pair import Pair
 from softmrc.sim.scenario import parse
 
 MTU = 4_200

@@ -8,7 +8,7 @@ import packer
 from packer import ACK, NACK, ONLY_IMM
 from rig import QPN, RKEY, Rig
 from softmrc.engine import CompletionStatus, RefusedPacket
-from softmrc.pair import Pair
+from softmrc.engine.pair import Pair
 
 
 def write(rig: Rig, psn: int, msn: int, data: bytes = b"hello") -> bytes:
@@ -102,7 +102,7 @@ def test_whoever_leaves_with_everything_leaves_nobody_in_doubt(seed: int) -> Non
     """Under any loss: what was all there when the receiver left is confirmed in the end."""
     pair = Pair(planes=(1, 2, 4)[seed % 3], seed=seed)
     a, b = pair.connect(mtu=512)
-    pair.set_weather(loss=0.05 * (1 + seed % 5))
+    pair.set_faults(loss=0.05 * (1 + seed % 5))
     remote = pair.b.register(length=1 << 16, rkey=1)
     count = 1 + seed % 7
     b.post_receive(0)
@@ -120,7 +120,7 @@ def test_whoever_leaves_in_the_middle_says_so(seed: int) -> None:
     """Nothing that was not taken is confirmed, and nobody waits for a timer to learn it."""
     pair = Pair(planes=4, seed=seed)
     a, b = pair.connect(mtu=512)
-    pair.set_weather(loss=0.02)
+    pair.set_faults(loss=0.02)
     remote = pair.b.register(length=1 << 20, rkey=1)
     for _ in range(50):
         a.post_write(pair.now_ps, 20_000, remote_va=0, rkey=remote.rkey)

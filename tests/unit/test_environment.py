@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from softmrc import environment
+from softmrc.config import environment
 from softmrc.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_misspelt_name_gets_a_word_and_a_suggestion() -> None:
-    said = environment.oddities({"SOFTMRC_PLANS": "eth0", "SOFTMRC_SECERT": "x", "SOFTMRC_QUUX": "1", "OTHER": "1"})
+    said = environment.unknown_variables(
+        {"SOFTMRC_PLANS": "eth0", "SOFTMRC_SECERT": "x", "SOFTMRC_QUUX": "1", "OTHER": "1"}
+    )
     assert said == [
         "SOFTMRC_PLANS is set, and nothing reads it; did you mean SOFTMRC_PLANES?",
         "SOFTMRC_QUUX is set, and nothing reads it",
@@ -28,15 +30,15 @@ def test_a_misspelt_name_gets_a_word_and_a_suggestion() -> None:
 
 def test_a_fabric_without_a_host_is_said_and_so_is_a_host_without_a_fabric() -> None:
     for one, other in (("SOFTMRC_FABRIC", "SOFTMRC_HOST"), ("SOFTMRC_HOST", "SOFTMRC_FABRIC")):
-        (said,) = environment.oddities({one: "3", other: ""})
+        (said,) = environment.unknown_variables({one: "3", other: ""})
         assert said.startswith(f"{one} is set without {other}")
-    assert environment.oddities({"SOFTMRC_HOST": "1", "SOFTMRC_FABRIC": "x.toml"}) == []
+    assert environment.unknown_variables({"SOFTMRC_HOST": "1", "SOFTMRC_FABRIC": "x.toml"}) == []
 
 
 def test_it_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_said", set())
     for _ in range(3):
-        environment.say_what_is_odd({"SOFTMRC_PLNES": "x"})
+        environment.warn_of_unknown_variables({"SOFTMRC_PLNES": "x"})
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -62,8 +64,8 @@ def test_every_variable_that_the_sources_read_is_in_the_list() -> None:
 
 
 DEBUG = """
-from softmrc.verbs import Device
-from softmrc import environment
+from softmrc.device import Device
+from softmrc.config import environment
 environment.read()
 Device(["127.0.0.1", "127.0.0.2"], why="because").close()
 """

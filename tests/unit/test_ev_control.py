@@ -21,8 +21,8 @@ from softmrc.config import (
     RtsAttributes,
 )
 from softmrc.engine import EvState, Trim
+from softmrc.engine.pair import Pair
 from softmrc.errors import ConfigError, UsageError
-from softmrc.pair import Pair
 from softmrc.wire import EvField
 
 GOOD, BAD, DENIED = EvState.GOOD.value, EvState.ASSUMED_BAD.value, EvState.DENIED.value

@@ -9,7 +9,7 @@ import pytest
 
 import parts
 from softmrc.config import CcProfile, EndpointConfig, to_native
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 MS = 1_000_000_000
 ANY = 0xFFFF

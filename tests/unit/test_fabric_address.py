@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softmrc.errors import ConfigError
-from softmrc.fabric import Addressing, AddressPlan, Node, Shape, Tables, Tier, cable_name, link_name, walk
+from softmrc.fabric import Addressing, AddressPlan, Node, RoutingTables, Shape, Tier, cable_name, link_name, walk
 from softmrc.wire.srv6 import MAX_USIDS
 
 SMALL = {
@@ -37,7 +37,7 @@ def ones_sum(address: IPv6Address) -> int:
     return int(words.sum(dtype=np.uint64)) % 0xFFFF
 
 
-def check(tables: Tables, source: int, destination: int, plane: int, path: int) -> None:
+def check(tables: RoutingTables, source: int, destination: int, plane: int, path: int) -> None:
     """All the ways to write a path arrive at the right host, over the links that it names, and the links name it."""
     plan = tables.plan
     links = plan.links(source, destination, plane, path)
@@ -62,7 +62,7 @@ def check(tables: Tables, source: int, destination: int, plane: int, path: int) 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_pair_and_every_path_of_a_small_fabric(name: str, mode: str) -> None:
     shape = SMALL[name]
-    tables = Tables(AddressPlan(shape, MODES[mode]))
+    tables = RoutingTables(AddressPlan(shape, MODES[mode]))
     for source, destination in product(range(shape.hosts), repeat=2):
         if source == destination:
             continue
@@ -93,7 +93,7 @@ def test_a_sample_of_a_large_fabric(shape: Shape) -> None:
     leaves = [0, shape.leaves - 1, *rng.sample(range(shape.leaves), 4)]
     uplinks = [0, shape.paths(0, shape.hosts - 1) - 1, *rng.sample(range(shape.spines), 4)]
     for mode in MODES.values():
-        tables = Tables(AddressPlan(shape, mode))
+        tables = RoutingTables(AddressPlan(shape, mode))
         for _ in range(100):
             source, destination = (
                 rng.choice(leaves) * shape.hosts_per_leaf + rng.randrange(shape.hosts_per_leaf) for _ in range(2)
@@ -118,7 +118,7 @@ def test_any_fabric(data: st.DataObject) -> None:
         pods=pods,
         cores_per_spine=data.draw(st.integers(1, 4)) if pods else 0,
     )
-    tables = Tables(AddressPlan(shape, data.draw(st.sampled_from(list(MODES.values())))))
+    tables = RoutingTables(AddressPlan(shape, data.draw(st.sampled_from(list(MODES.values())))))
     source = data.draw(st.integers(0, shape.hosts - 1))
     destination = data.draw(st.integers(0, shape.hosts - 1).filter(lambda host: host != source))
     plane = data.draw(st.integers(0, shape.planes - 1))
@@ -167,7 +167,7 @@ def test_arrays_have_an_entry_for_each_ev() -> None:
 
 def test_a_packet_for_nobody_is_dropped_where_it_is_not_known() -> None:
     plan = AddressPlan(SMALL["two tiers"])
-    tables = Tables(plan)
+    tables = RoutingTables(plan)
     lost = walk(tables, 0, 0, IPv6Address("fcbb:bb00:100:3ff::"))
     assert lost.host is None and "p0.leaf0 knows no way" in lost.reason
     other_plane = walk(tables, 0, 0, plan.path(0, 7, 1, 0))

@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from softmrc.bench.lab import BIN_S, first_recovery_s
+from softmrc._support.units import share_text
 from softmrc.errors import ConfigError
-from softmrc.fabric import Description, Shape, findings, parse
-from softmrc.fabric import assess as judge
-from softmrc.fabric.description import Failures, Job
+from softmrc.fabric import Description, Shape, parse
+from softmrc.fabric.description import Failures, JobSettings
 from softmrc.fabric.drawing import draw
-from softmrc.fabric.flips import Flip
-from softmrc.fabric.plan import Prices, Question, compare
-from softmrc.fabric.report import assess_html, plan_html
-from softmrc.units import share_text
+from softmrc.planner import assess as judge
+from softmrc.planner import summary
+from softmrc.planner.plan import DesignSpec, Prices, compare
+from softmrc.planner.report import assess_html, plan_html
+from softmrc.planner.sensitivity import BreakEven
+from softmrc_bench.lab import BIN_S, first_recovery_s
 
 LAB = Shape(planes=4, hosts=8, hosts_per_leaf=2, spines=4)
 TREE = Shape(planes=2, hosts=12, hosts_per_leaf=2, spines=2, pods=3, cores_per_spine=2)
@@ -78,7 +79,7 @@ def test_what_is_broken_is_red() -> None:
 
 def test_reports_are_one_file_each() -> None:
     description = parse("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 2\nspines = 2\n", "x")
-    question = Question(131072, 800 * 10**9, 51200 * 10**9)
+    question = DesignSpec(131072, 800 * 10**9, 51200 * 10**9)
     prices = Prices.load()
     for page in (assess_html(judge.assess(description, 2)), plan_html(question, compare(question, prices), prices)):
         assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
@@ -106,15 +107,15 @@ def test_recovery_is_the_first_hundred_milliseconds_at_the_threshold(rates: list
 @pytest.mark.slow
 def test_a_published_rate_is_not_called_assumed() -> None:
     found = judge.assess(Description(fabric=LAB, failures=Failures(optic_per_year=0.5)), trials=1)
-    origins = {key: who for key, _, who in findings.assumption_rows(found)}
+    origins = {key: who for key, _, who in summary.assumption_rows(found)}
     assert origins["failures.gpu_per_year"] == "published" and origins["failures.power_per_year"] == "assumed"
     assert origins["failures.optic_per_year"] == "the file's"
-    assert "failures.optic_per_year" in findings.assess_note(found)
-    flip = Flip("failures.gpu_per_year", 0.156, 1.0, "mrc", "swap", False)
-    assert "(published: 0.156)" in findings.flip_line(flip)
-    assert "(the file's: 0.2)" in findings.flip_line(replace(flip, value=0.2))
-    crews = Flip("failures.crews", 0, 2, "mrc", "swap", False)
-    assert "failures.crews of 2 (assumed: as many as it takes)" in findings.flip_line(crews)
+    assert "failures.optic_per_year" in summary.assess_note(found)
+    flip = BreakEven("failures.gpu_per_year", 0.156, 1.0, "mrc", "swap", False)
+    assert "(published: 0.156)" in summary.flip_line(flip)
+    assert "(the file's: 0.2)" in summary.flip_line(replace(flip, value=0.2))
+    crews = BreakEven("failures.crews", 0, 2, "mrc", "swap", False)
+    assert "failures.crews of 2 (assumed: as many as it takes)" in summary.flip_line(crews)
     assert origins["failures.links_per_optic"] == "from the rates"
 
 
@@ -124,7 +125,7 @@ def test_what_hits_a_job_that_is_down_is_not_called_ridden_out() -> None:
     found = judge.assess(Description(fabric=alone, failures=Failures(gpu_per_year=40.0)), trials=1)
     assert (found.ridden_out("mrc"), found.ridden_out("roce")) == (0, 0)
     assert found.of_best("mrc").stops_per_month < 0.9 * sum(d.a_month for d in found.domains)
-    (said,) = [line for line in findings.answer_lines(found) if line.startswith("A month brings")]
+    (said,) = [line for line in summary.answer_lines(found) if line.startswith("A month brings")]
     assert "0 are such as a job goes on without with MRC and 0 with RoCE" in said
     lab = judge.assess(Description(fabric=LAB), trials=1)
     above = sum(d.a_month for d in lab.domains if d.what in ("spine", "leaf–spine cable"))
@@ -142,7 +143,7 @@ def test_roce_is_also_judged_on_the_planes_that_it_would_have() -> None:
     assert not elsewhere.is_here and elsewhere.planes < 8 and elsewhere.lost < here
     assert elsewhere.switch_bps == shape.switch_bps == 51_200_000_000_000
     found = judge.assess(replace(d, fabric=replace(shape, hosts=1024)), trials=1)
-    first, second = findings.answer_lines(found)[:2]
+    first, second = summary.answer_lines(found)[:2]
     assert "on this same fabric RoCE costs" in first and "RoCE loses least on another fabric" in second
     alone = judge.assess(Description(fabric=Shape(planes=1, hosts=64, hosts_per_leaf=64, spines=0)), trials=1)
     assert alone.roce_elsewhere.is_here
@@ -152,13 +153,13 @@ def test_roce_is_also_judged_on_the_planes_that_it_would_have() -> None:
 def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
     lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
     found = judge.assess(Description(fabric=lean), trials=1)
-    (said,) = [line for line in findings.answer_lines(found) if "Uplinks are lean, 3:1" in line]
+    (said,) = [line for line in summary.answer_lines(found) if "Uplinks are lean, 3:1" in line]
     took = found.uplinks_share
     assert took == pytest.approx(1 - 1 / 1.6) and share_text(took) in said
     assert found.to_json()["uplinks_share"] == took and found.to_json()["fabric"]["oversubscription"] == 3
-    local = judge.assess(Description(fabric=lean, job=Job(crossing_share=0.3)), trials=1)
+    local = judge.assess(Description(fabric=lean, job=JobSettings(crossing_share=0.3)), trials=1)
     assert local.uplinks_share == 0
-    assert not any("lean" in line for line in findings.answer_lines(judge.assess(Description(fabric=LAB), trials=1)))
+    assert not any("lean" in line for line in summary.answer_lines(judge.assess(Description(fabric=LAB), trials=1)))
 
 
 def test_pods_may_have_less_above_them_than_leaves() -> None:
@@ -175,17 +176,17 @@ def test_what_no_packet_crosses_does_not_slow_a_job() -> None:
     useless = replace(alone, spines=4, cables_per_link=2)
     a, b = (judge.assess(Description(fabric=shape), trials=1) for shape in (alone, useless))
     assert a.losses == b.losses and a.domains == b.domains and (a.idle_switches, b.idle_switches) == (0, 8)
-    assert any("8 switches that no packet has to cross" in line for line in findings.answer_lines(b))
+    assert any("8 switches that no packet has to cross" in line for line in summary.answer_lines(b))
     pod = Shape(planes=2, hosts=8, hosts_per_leaf=2, spines=2, pods=1, cores_per_spine=2)
     assert judge.assess(Description(fabric=pod), trials=1).idle_switches == 8 and pod.crossed.switches == 12
 
 
 def test_gpus_of_a_file_are_what_fails_and_what_is_paid_for() -> None:
-    one, two = (Description(fabric=replace(LAB, hosts=n), job=Job(gpus=8)) for n in (8, 16))
+    one, two = (Description(fabric=replace(LAB, hosts=n), job=JobSettings(gpus=8)) for n in (8, 16))
     a, b = (judge.assess(d, trials=1) for d in (one, two))
     assert a.price(0.1) == b.price(0.1) and b.price(0.1).gpu_h == pytest.approx(0.1 * 8 * 720)
     host = next(d for d in b.domains if d.what == "GPU")
     assert (host.count, host.hosts, host.per_year) == (8, 2, Failures().gpu_per_year)
-    assert "8 GPUs, 16 NICs" in findings.summary(b) and "GPUs" not in findings.summary(a)
+    assert "8 GPUs, 16 NICs" in summary.summary(b) and "GPUs" not in summary.summary(a)
     with pytest.raises(ConfigError, match=r"job\.gpus = 9 .*at most 8"):
-        Description(fabric=LAB, job=Job(gpus=9))
+        Description(fabric=LAB, job=JobSettings(gpus=9))

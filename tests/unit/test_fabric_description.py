@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from softmrc._support.files import line_of
 from softmrc.errors import ConfigError
 from softmrc.fabric import load, parse
-from softmrc.files import line_of
 
 GOOD = """
 name = "eight"

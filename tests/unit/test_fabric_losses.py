@@ -9,18 +9,19 @@ from dataclasses import fields, replace
 import pytest
 
 from softmrc.errors import ConfigError
-from softmrc.fabric import Description, Shape, closed_form, months
-from softmrc.fabric import assess as judge
-from softmrc.fabric.description import Failures, Job
-from softmrc.fabric.flips import find, verdict
-from softmrc.fabric.losses import PARTS, POLICIES, TRANSPORTS
+from softmrc.fabric import Description, Shape
+from softmrc.fabric.description import Failures, JobSettings
+from softmrc.planner import assess as judge
+from softmrc.planner import closed_form, monte_carlo
+from softmrc.planner.availability import PARTS, POLICIES, TRANSPORTS
+from softmrc.planner.sensitivity import find, verdict
 
 LAB = Shape(planes=4, hosts=8, hosts_per_leaf=2, spines=4)
 TREE = Shape(planes=2, hosts=24, hosts_per_leaf=2, spines=2, pods=3, cores_per_spine=2)
 THICK = replace(TREE, cables_per_link=3, cables_per_core_link=2)
 ALONE = Shape(planes=4, hosts=8, hosts_per_leaf=8, spines=0)
 NEVER = Failures(**{f.name: 0.0 for f in fields(Failures) if f.name.endswith("_year")})  # type: ignore[arg-type]
-PLAIN = Job(checkpoint_s=0, detect_min=0, warmup_min=0)
+PLAIN = JobSettings(checkpoint_s=0, detect_min=0, warmup_min=0)
 
 
 def drawn(seed: int) -> Description:
@@ -30,7 +31,7 @@ def drawn(seed: int) -> Description:
     leaves, below = r.choice([4, 8, 16]), r.choice([4, 16, 64])
     rates = {f.name: r.uniform(0, 0.2) for f in fields(Failures) if f.name.endswith("_year")}
     rates["gpu_per_year"] = r.uniform(0, 2)
-    job = Job(
+    job = JobSettings(
         communication_share=r.uniform(0, 0.8),
         checkpoint_every_min=r.uniform(5, 60),
         detect_min=r.uniform(0, 10),
@@ -46,9 +47,9 @@ def drawn(seed: int) -> Description:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_job_to_which_nothing_happens_loses_its_checkpoints_only(transport: str, policy: str) -> None:
-    d = Description(fabric=LAB, failures=NEVER, job=Job(checkpoint_every_min=30, checkpoint_s=18))
+    d = Description(fabric=LAB, failures=NEVER, job=JobSettings(checkpoint_every_min=30, checkpoint_s=18))
     expected = 18 / (1800 + 18)
-    for found in (closed_form.losses(d, transport, policy), months.draw_long(d, transport, policy, 1000)):
+    for found in (closed_form.losses(d, transport, policy), monte_carlo.draw_long(d, transport, policy, 1000)):
         assert found.lost == pytest.approx(expected, rel=1e-3) and found.checkpoints == pytest.approx(found.lost)
 
 
@@ -72,7 +73,7 @@ def test_a_nic_that_dies_takes_its_host_however_many_planes_it_has(transport: st
     shape = replace(LAB, planes=planes)
     as_nic, as_gpu = (Description(fabric=shape, failures=one, job=job) for one in (nic, gpu))
     assert closed_form.losses(as_nic, transport, "repair") == closed_form.losses(as_gpu, transport, "repair")
-    drawn_losses = months.draw_long(as_nic, transport, "repair", 100_000)
+    drawn_losses = monte_carlo.draw_long(as_nic, transport, "repair", 100_000)
     assert drawn_losses.lost == pytest.approx(closed_form.losses(as_nic, transport, "repair").lost, rel=0.03)
 
 
@@ -84,13 +85,18 @@ def test_hosts_behind_an_optic_are_replaced_like_any_other_host(transport: str) 
     """With one plane, a job waited five hours for a transceiver while spares stood idle."""
     shape = Shape(planes=1, hosts=32, hosts_per_leaf=8, spines=8, host_link_bps=200 * 10**9)
     few, enough = (
-        Description(fabric=shape, failures=replace(FAILED_OPTICS, links_per_optic=4), job=Job(spare_share=share))
+        Description(
+            fabric=shape, failures=replace(FAILED_OPTICS, links_per_optic=4), job=JobSettings(spare_share=share)
+        )
         for share in (2 / 32, 12 / 32)
     )
     waited = closed_form.losses(few, transport, "repair").waiting
     assert closed_form.losses(enough, transport, "repair").waiting < 0.05 * waited
     for d in (few, enough):
-        closed, seen = closed_form.losses(d, transport, "repair"), months.draw_long(d, transport, "repair", 400_000)
+        closed, seen = (
+            closed_form.losses(d, transport, "repair"),
+            monte_carlo.draw_long(d, transport, "repair", 400_000),
+        )
         assert closed.lost == pytest.approx(seen.lost, rel=0.03)
         assert closed.waiting == pytest.approx(seen.waiting, rel=0.1, abs=0.001)
 
@@ -121,8 +127,8 @@ def test_an_optic_of_a_nic_takes_the_planes_that_it_holds(transport: str, policy
     """Half of a NIC's planes, or all: by either way of counting."""
     for each in (2, 4):
         failures = replace(NEVER, optic_per_year=1.0, planes_per_optic=each, links_per_optic=1, maintenance_days=2.0)
-        d = Description(fabric=LAB, failures=failures, job=Job(spare_share=0.5))
-        closed, seen = closed_form.losses(d, transport, policy), months.draw_long(d, transport, policy, 400_000)
+        d = Description(fabric=LAB, failures=failures, job=JobSettings(spare_share=0.5))
+        closed, seen = closed_form.losses(d, transport, policy), monte_carlo.draw_long(d, transport, policy, 400_000)
         assert closed.lost == pytest.approx(seen.lost, rel=0.04)
 
 
@@ -199,8 +205,8 @@ def test_drawn_months_agree_with_the_closed_form(shape: Shape, transport: str, p
         link_per_year=0.5, nic_per_year=0.2, nic_port_per_year=0.3, optic_per_year=0.3, switch_per_year=0.2,
         gpu_per_year=5.0, power_per_year=0.2, flap_per_link_year=3.0, maintenance_days=2.0,
     )  # fmt: skip
-    d = Description(fabric=shape, failures=failures, job=Job(spare_share=0.3))
-    closed, seen = closed_form.losses(d, transport, policy), months.draw_long(d, transport, policy, 400_000)
+    d = Description(fabric=shape, failures=failures, job=JobSettings(spare_share=0.3))
+    closed, seen = closed_form.losses(d, transport, policy), monte_carlo.draw_long(d, transport, policy, 400_000)
     assert closed.lost == pytest.approx(seen.lost, rel=0.04)
     assert closed.stops_per_month == pytest.approx(seen.stops_per_month, rel=0.04)
     for part in PARTS:
@@ -209,7 +215,7 @@ def test_drawn_months_agree_with_the_closed_form(shape: Shape, transport: str, p
 
 def test_the_same_seed_draws_the_same_months() -> None:
     d = Description(fabric=LAB, failures=Failures(link_per_year=5.0, gpu_per_year=3.0))
-    first, again, other = (months.draw(d, "mrc", "swap", 3, seed) for seed in (1, 1, 2))
+    first, again, other = (monte_carlo.draw(d, "mrc", "swap", 3, seed) for seed in (1, 1, 2))
     assert first == again and first != other
 
 
@@ -220,8 +226,8 @@ def test_the_slowest_host_is_found_however_failures_lie_on_one_another(seed: int
     shape = r.choice([LAB, TREE])
     failures = Failures(links_per_optic=r.choice([1, 2, 3]), planes_per_optic=r.choice([1, 2]))
     d = Description(fabric=shape, failures=failures)
-    slowest = months.Slowest(d)
-    broken: list[months.Part] = []
+    slowest = monte_carlo.SlowestHost(d)
+    broken: list[monte_carlo.FailedPart] = []
     per_leaf = -(-shape.hosts_per_leaf // d.failures.links_per_optic)
     p = shape.planes
     counts = {
@@ -234,12 +240,12 @@ def test_the_slowest_host_is_found_however_failures_lie_on_one_another(seed: int
             slowest.change(broken.pop(r.randrange(len(broken))), -1)
         else:
             kind = r.choice(list(counts))
-            broken.append(months.Part(kind, r.randrange(counts[kind])))
+            broken.append(monte_carlo.FailedPart(kind, r.randrange(counts[kind])))
             slowest.change(broken[-1], +1)
         assert slowest.capacity() == pytest.approx(counted_anew(d, broken))
 
 
-def counted_anew(d: Description, broken: list[months.Part]) -> float:
+def counted_anew(d: Description, broken: list[monte_carlo.FailedPart]) -> float:
     s, p = d.fabric, d.fabric.planes
     together = d.failures.links_per_optic
     least = 1.0
@@ -275,7 +281,7 @@ def test_fewer_crews_make_everything_wait_longer() -> None:
 def test_rates_that_cannot_be_drawn_are_refused() -> None:
     wide = Shape(planes=8, hosts=131072, hosts_per_leaf=256, spines=256)
     with pytest.raises(ConfigError, match="at most 4,000,000 failures"):
-        months.draw(Description(fabric=wide, failures=Failures(link_per_year=1000.0)), "mrc", "swap", 1)
+        monte_carlo.draw(Description(fabric=wide, failures=Failures(link_per_year=1000.0)), "mrc", "swap", 1)
 
 
 @pytest.mark.slow
@@ -330,7 +336,7 @@ def test_an_assumption_is_moved_as_far_as_crews_can_mend_and_no_further() -> Non
 
 @pytest.mark.slow
 def test_money_hours_and_watts_are_of_the_same_loss() -> None:
-    d = Description(fabric=LAB, job=Job(gpus_per_host=8, gpu_hour_usd=2.0, gpu_w=1000.0))
+    d = Description(fabric=LAB, job=JobSettings(gpus_per_host=8, gpu_hour_usd=2.0, gpu_w=1000.0))
     price = judge.assess(d, trials=1).price(0.1)
     assert price.gpu_h == pytest.approx(0.1 * 64 * 720) and price.usd == pytest.approx(2 * price.gpu_h)
     assert price.watts == pytest.approx(6400) and price.mwh == pytest.approx(6400 * 720 / 1e6)

@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softmrc.errors import ConfigError
-from softmrc.fabric import Description, Tier, parse
-from softmrc.fabric.assess import domains
-from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out, shape_of
-from softmrc.fabric.report import lane_notes, plan_cell
-from softmrc.units import (
+from softmrc._support.units import (
     as_duration_ns,
     as_rate_bps,
     as_share,
@@ -23,11 +18,16 @@ from softmrc.units import (
     ratio_text,
     share_text,
 )  # fmt: skip
+from softmrc.errors import ConfigError
+from softmrc.fabric import Description, Tier, parse
+from softmrc.planner.assess import domains
+from softmrc.planner.plan import DesignSpec, Impossible, Prices, compare, design, fabric_file, lay_out, shape_of
+from softmrc.planner.report import lane_notes, plan_cell
 
 PRICES = Prices.load()
 NIC, SWITCH = as_rate_bps("nic", "800G"), as_rate_bps("switch", "51.2T")
-TREE = design(Question(65536, NIC, SWITCH), PRICES, planes=1, tiers=3)
-PLANES = design(Question(131072, NIC, SWITCH), PRICES, planes=8, tiers=2)
+TREE = design(DesignSpec(65536, NIC, SWITCH), PRICES, planes=1, tiers=3)
+PLANES = design(DesignSpec(131072, NIC, SWITCH), PRICES, planes=8, tiers=2)
 
 
 def test_published_sizes() -> None:
@@ -38,7 +38,7 @@ def test_published_sizes() -> None:
 
 
 def test_published_paths_and_neighbours() -> None:
-    four_tiers = design(Question(131072, NIC, SWITCH), PRICES, planes=1, tiers=4)
+    four_tiers = design(DesignSpec(131072, NIC, SWITCH), PRICES, planes=1, tiers=4)
     assert [d.longest_path_switches for d in (PLANES, TREE, four_tiers)] == [3, 5, 7]
     assert (TREE.neighbours_one_hop, PLANES.neighbours_one_hop) == (32, 256)
 
@@ -47,7 +47,7 @@ def test_published_losses() -> None:
     assert round(100 * TREE.link_share_in_plane) == 3
     assert round(100 * PLANES.link_share_in_plane, 1) == 0.4
     assert TREE.port_share == 1 and PLANES.port_share == 0.125
-    four_planes = design(Question(131072, NIC, SWITCH), PRICES, planes=4, tiers=3)
+    four_planes = design(DesignSpec(131072, NIC, SWITCH), PRICES, planes=4, tiers=3)
     assert four_planes.port_share == 0.25
 
 
@@ -60,7 +60,7 @@ def test_published_costs_are_relative() -> None:
 
 
 def test_a_comparison_keeps_the_fewest_tiers_and_says_what_cannot_be() -> None:
-    found = compare(Question(131072, NIC, SWITCH), PRICES, planes=(1, 3, 8), tiers=(2, 3))
+    found = compare(DesignSpec(131072, NIC, SWITCH), PRICES, planes=(1, 3, 8), tiers=(2, 3))
     one, three, eight = found
     assert isinstance(one, Impossible) and "65,536" in one.reason and "131,072" in one.reason
     assert isinstance(three, Impossible) and "800G" in three.reason
@@ -84,11 +84,11 @@ def test_impossible_designs_are_refused_with_the_numbers(
     planes: int, tiers: int, oversubscription: Fraction, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        design(Question(131072, NIC, SWITCH), PRICES, planes, tiers, oversubscription)
+        design(DesignSpec(131072, NIC, SWITCH), PRICES, planes, tiers, oversubscription)
 
 
 def test_oversubscription_trades_uplinks_for_hosts() -> None:
-    slim = design(Question(131072, NIC, SWITCH), PRICES, planes=8, tiers=2, oversubscription=3)
+    slim = design(DesignSpec(131072, NIC, SWITCH), PRICES, planes=8, tiers=2, oversubscription=3)
     assert (slim.downlinks, slim.uplinks, slim.max_nics) == (384, 128, 196608)
     assert slim.switches < PLANES.switches and slim.optics_800g < PLANES.optics_800g
 
@@ -130,10 +130,10 @@ def test_durations_and_shares() -> None:
 
 
 def test_a_single_tier_is_one_switch_a_plane() -> None:
-    small = design(Question(8, NIC, SWITCH), PRICES, planes=2, tiers=1)
+    small = design(DesignSpec(8, NIC, SWITCH), PRICES, planes=2, tiers=1)
     assert (small.switches_by_tier, small.links, small.uplinks, small.paths) == ((2,), 16, 0, 2)
     assert small.longest_path_switches == 1 and small.link_share == small.t1_share == 0 and small.port_share == 0.5
-    found = compare(Question(8, NIC, SWITCH), PRICES, tiers=(1, 2, 3, 4))
+    found = compare(DesignSpec(8, NIC, SWITCH), PRICES, tiers=(1, 2, 3, 4))
     assert [d.tiers for d in found] == [1, 1, 1, 1]
 
 
@@ -153,7 +153,7 @@ def test_a_single_tier_is_one_switch_a_plane() -> None:
     ],
 )
 def test_what_is_priced_is_what_is_written(gpus: int, planes: int, tiers: int, switch: str, ratio: int) -> None:
-    question = Question(gpus, NIC, as_rate_bps("switch", switch))
+    question = DesignSpec(gpus, NIC, as_rate_bps("switch", switch))
     found = design(question, PRICES, planes, tiers, ratio)
     shape = parse(fabric_file(question, found)).fabric
     assert (shape.switches, shape.cables, shape.hosts) == (found.switches, found.links, found.hosts)
@@ -170,7 +170,7 @@ def test_what_is_priced_is_what_is_written(gpus: int, planes: int, tiers: int, s
 
 @pytest.mark.parametrize(("gpus", "planes", "tiers"), [(16384, 4, 2), (8192, 2, 3), (131072, 4, 3), (65536, 1, 3)])
 def test_a_fabric_has_no_more_switches_than_its_ports_fill(gpus: int, planes: int, tiers: int) -> None:
-    found = design(Question(gpus, NIC, SWITCH), PRICES, planes, tiers)
+    found = design(DesignSpec(gpus, NIC, SWITCH), PRICES, planes, tiers)
     assert found.switches == (2 * tiers - 1) * gpus * planes // found.radix
 
 
@@ -209,7 +209,7 @@ def test_no_regular_layout_has_fewer_switches(tiers: int, radix: int) -> None:
 
 
 def test_a_fabric_that_is_not_full_is_laid_out_anew() -> None:
-    found = design(Question(16500, NIC, SWITCH), PRICES, planes=8, tiers=2)
+    found = design(DesignSpec(16500, NIC, SWITCH), PRICES, planes=8, tiers=2)
     assert found.switches <= 816 and found.cost_usd < 108e6
 
 
@@ -232,34 +232,34 @@ def test_spares_have_ports_and_a_file_says_so() -> None:
     """Designs were exactly full, and spares stood by without a port."""
     for planes, tiers in ((2, 2), (8, 2)):
         gpus = 8192 if planes == 2 else 131072
-        design(Question(gpus, NIC, SWITCH), PRICES, planes, tiers)
+        design(DesignSpec(gpus, NIC, SWITCH), PRICES, planes, tiers)
         with pytest.raises(ConfigError, match="of them for spares"):
-            design(Question(gpus, NIC, SWITCH, spare_share=0.01), PRICES, planes, tiers)
-    asked = Question(1000, NIC, SWITCH, 2, 0.02)
+            design(DesignSpec(gpus, NIC, SWITCH, spare_share=0.01), PRICES, planes, tiers)
+    asked = DesignSpec(1000, NIC, SWITCH, 2, 0.02)
     found = design(asked, PRICES, planes=2, tiers=2)
     d = parse(fabric_file(asked, found), "x")
     assert (asked.spares, d.spares, d.gpus, d.nics) == (20, 20, 1000, 2000) and d.places >= 20
     assert d.fabric.hosts >= 2040 and 2000 <= d.spanned.fabric.hosts < 2000 + d.fabric.leaves
-    tiny = Question(2, NIC, SWITCH, spare_share=0.5)
+    tiny = DesignSpec(2, NIC, SWITCH, spare_share=0.5)
     assert parse(fabric_file(tiny, design(tiny, PRICES, 1, 1)), "x").nics == 2
 
 
 def test_a_switch_has_no_more_ports_than_lanes() -> None:
     """51.2T were sold as 1,024 ports of 50G."""
-    slow = Question(4096, NIC // 2, SWITCH)
+    slow = DesignSpec(4096, NIC // 2, SWITCH)
     found = design(slow, PRICES, planes=8, tiers=2)
     assert (found.radix, found.port_bps) == (512, 50 * 10**9)
     assert "512 lanes of 100G" in lane_notes(slow, [found])[0] and not lane_notes(slow, [PLANES])
-    fine = design(Question(4096, NIC // 2, SWITCH, lane_bps=50 * 10**9), PRICES, planes=8, tiers=2)
+    fine = design(DesignSpec(4096, NIC // 2, SWITCH, lane_bps=50 * 10**9), PRICES, planes=8, tiers=2)
     assert fine.radix == 1024
 
 
 def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
-    question = Question(65536, NIC, SWITCH)
+    question = DesignSpec(65536, NIC, SWITCH)
     with pytest.raises(ConfigError, match="at most 3 in a fabric file"):
         fabric_file(question, design(question, PRICES, planes=1, tiers=4))
     with pytest.raises(ConfigError, match=r"at most 16,384 ports; this makes 64,000,000"):
-        design(Question(64, 800_000, SWITCH, lane_bps=800_000), PRICES, planes=1, tiers=2)
+        design(DesignSpec(64, 800_000, SWITCH, lane_bps=800_000), PRICES, planes=1, tiers=2)
 
 
 @pytest.mark.parametrize("gpus", [64, 100, 1000, 8192])
@@ -267,7 +267,7 @@ def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
 @pytest.mark.parametrize("planes", [1, 2, 8])
 def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, planes: int) -> None:
     """It printed 1:1, or what was asked for, wherever leaves were not full."""
-    for found in compare(Question(gpus, NIC, SWITCH), PRICES, (planes,), (1, 2, 3), (Fraction(oversubscription),)):
+    for found in compare(DesignSpec(gpus, NIC, SWITCH), PRICES, (planes,), (1, 2, 3), (Fraction(oversubscription),)):
         if isinstance(found, Impossible):
             continue
         built = shape_of(found).oversubscription
@@ -281,18 +281,18 @@ def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, 
 def test_nothing_is_built_above_a_single_leaf(planes: int, tiers: int) -> None:
     """32 spines were bought above one leaf, which no packet has to leave."""
     with pytest.raises(ConfigError, match=r"tiers.* 1, as a single leaf has room for all 20 NICs"):
-        design(Question(20, NIC, SWITCH), PRICES, planes, tiers)
+        design(DesignSpec(20, NIC, SWITCH), PRICES, planes, tiers)
 
 
 def test_three_tiers_have_several_pods() -> None:
     for nics in (33, 64, 100, 2048):
-        found = design(Question(nics, NIC, SWITCH), PRICES, planes=1, tiers=3)
+        found = design(DesignSpec(nics, NIC, SWITCH), PRICES, planes=1, tiers=3)
         assert found.layout is not None and found.layout.pods > 1, "cores above a single pod are crossed by nobody"
 
 
 def test_a_file_says_how_many_gpus_there_are() -> None:
     for gpus, nics in ((1000, 1), (1000, 2), (1024, 1)):
-        asked = Question(gpus, NIC, SWITCH, nics)
+        asked = DesignSpec(gpus, NIC, SWITCH, nics)
         found = design(asked, PRICES, planes=2, tiers=2)
         description = parse(fabric_file(asked, found), "x")
         assert description.gpus == gpus and description.fabric.hosts == found.hosts

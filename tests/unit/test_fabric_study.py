@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from softmrc._support.units import share_text
 from softmrc.errors import ConfigError
-from softmrc.fabric import study as studies
-from softmrc.fabric.plan import Prices, Question, design, shape_of
-from softmrc.fabric.report import planes_rows, study_html
-from softmrc.units import share_text
+from softmrc.planner import study as studies
+from softmrc.planner.plan import DesignSpec, Prices, design, shape_of
+from softmrc.planner.report import planes_rows, study_html
 
 PRICES = Prices.load()
 SMALL = {
@@ -56,7 +56,8 @@ def test_spares_cost_what_standing_by_costs(points: list[studies.Point]) -> None
     without, with_ = (next(p for p in points if p.varied == same | {"spare_share": s}) for s in (0.0, 0.01))
     hours = PRICES.energy.years * 8766
     bare, full = (
-        design(Question(1024, 800 * 10**9, 512 * 10**11, spare_share=s), PRICES, planes=4, tiers=2) for s in (0.0, 0.01)
+        design(DesignSpec(1024, 800 * 10**9, 512 * 10**11, spare_share=s), PRICES, planes=4, tiers=2)
+        for s in (0.0, 0.01)
     )
     ports = full.cost_usd + full.energy_usd - bare.cost_usd - bare.energy_usd
     assert ports > 0 and with_.cost_usd - without.cost_usd == pytest.approx(11 * 2.5 * hours + ports)
@@ -170,7 +171,7 @@ def test_a_study_judges_every_design_that_can_be_priced() -> None:
 
 
 def test_a_study_prices_and_judges_the_same_fabric() -> None:
-    found = design(Question(16384, 800 * 10**9, 512 * 10**11), PRICES, planes=4, tiers=2, oversubscription=3)
+    found = design(DesignSpec(16384, 800 * 10**9, 512 * 10**11), PRICES, planes=4, tiers=2, oversubscription=3)
     asked = studies.parse({"gpus": 16384, "vary": {"planes": 4, "tiers": 2, "oversubscription": 3, "spare_share": 0}})
     (point,) = studies.explore(asked, PRICES)
     assert point.cost_usd == found.cost_usd + found.energy_usd

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import gc, os, signal, sys, threading, time
-from softmrc.cli.ending import Terminated, terminable
+from softmrc.cli.signals import Terminated, terminable
 
 def term(*_):
     os.kill(os.getpid(), signal.SIGTERM)

@@ -8,7 +8,7 @@ import pytest
 
 from softmrc.config import EndpointConfig, RtrAttributes, RtsAttributes
 from softmrc.engine import Endpoint
-from softmrc.pair import Pair, PairConfig, ProcessConfig
+from softmrc.engine.pair import Pair, PairConfig, ProcessConfig
 
 SIZE = 1 << 18
 

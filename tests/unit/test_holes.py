@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from softmrc.config import DeviceConfig, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
-from softmrc.pair import Pair, PairConfig, ProcessConfig
+from softmrc.engine.pair import Pair, PairConfig, ProcessConfig
 
 PLANES, SLICE, SLICES = 4, 512 << 10, 16
 SEEDS = 30

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softmrc import links
+from softmrc.config import interfaces
 from softmrc.errors import DeviceError
 
 # name: flags, carrier (None: down, nothing to read), what else is in its folder
@@ -35,15 +35,15 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
                 (tmp_path / name / "carrier").write_text(carrier)
             if more:
                 (tmp_path / name / more).mkdir()
-        monkeypatch.setattr(links, "NET", tmp_path)
-        monkeypatch.setattr(links._core, "local_addresses", lambda: [(name, b"", 1500) for name in names])
+        monkeypatch.setattr(interfaces, "NET", tmp_path)
+        monkeypatch.setattr(interfaces._core, "local_addresses", lambda: [(name, b"", 1500) for name in names])
 
     return build
 
 
 def test_hardware_that_is_up_goes_first_and_the_rest_is_accounted_for(machine) -> None:
     machine(*LINKS)
-    found = links.found()
+    found = interfaces.detect_planes()
     assert found.planes == ("eth0", "eth1") and found.why.startswith("hardware that is up")
     for name, reason in (("eth2", "no carrier"), ("eth3", "down"), ("docker0", "plumbing"), ("bond9", "software")):
         assert f"{name} ({reason})" in found.why
@@ -52,21 +52,21 @@ def test_hardware_that_is_up_goes_first_and_the_rest_is_accounted_for(machine) -
 
 def test_bridges_and_containers_cables_are_taken_only_where_nothing_else_is(machine) -> None:
     machine("lo", "bond9", "docker0", "vethab12", "mybridge", "eth2")
-    assert links.found().planes == ("bond9",)
+    assert interfaces.detect_planes().planes == ("bond9",)
 
 
 def test_in_a_container_its_only_link_will_do(machine) -> None:
     machine("lo", "docker0")
-    assert links.found().planes == ("docker0",) and "nothing better" in links.found().why
+    assert interfaces.detect_planes().planes == ("docker0",) and "nothing better" in interfaces.detect_planes().why
 
 
 def test_where_there_is_none_what_there_is_is_named(machine) -> None:
     machine("lo", "eth2", "eth3")
     with pytest.raises(DeviceError, match=r"SOFTMRC_PLANES; there is eth2 \(no carrier\), eth3 \(down\)"):
-        links.found()
+        interfaces.detect_planes()
 
 
 def test_the_network_of_an_address() -> None:
-    assert str(links.network_of(ipaddress.ip_address("127.0.0.1"), "lo")) == "127.0.0.0/8"
-    assert links.network_of(ipaddress.ip_address("127.0.0.1"), "nosuch0") is None
-    assert links.network_of(ipaddress.ip_address("fd00::77"), "lo") is None
+    assert str(interfaces.network_of(ipaddress.ip_address("127.0.0.1"), "lo")) == "127.0.0.0/8"
+    assert interfaces.network_of(ipaddress.ip_address("127.0.0.1"), "nosuch0") is None
+    assert interfaces.network_of(ipaddress.ip_address("fd00::77"), "lo") is None

@@ -9,7 +9,7 @@ import pytest
 import parts
 from softmrc import _core
 from softmrc.config import CcProfile, EvProfile
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 US = 1_000_000
 RTT, TARGET = 8 * US, 6 * US
@@ -89,7 +89,7 @@ def busy_pair(**network: Any) -> tuple[Pair, Any, Any]:
 # spec: loss-same-ev
 def test_random_loss_is_found_by_order_on_the_path_not_by_the_timer() -> None:
     pair, a, remote = busy_pair()
-    pair.set_weather(loss=0.002, spares_control=True)
+    pair.set_faults(loss=0.002, spares_control=True)
     assert pair.pump(a, remote, count=200, length=1 << 20) == (200, 0, 0)
     stats = a.stats()
     assert stats["lost_same_ev"] + stats["lost_across_evs"] > 50
@@ -104,7 +104,7 @@ def test_a_dead_plane_is_left_within_a_few_round_trips() -> None:
     pair.record()
     died_at = pair.now_ps
     for sender in (0, 1):
-        pair.weather(sender, 1).black_hole = True
+        pair.faults(sender, 1).black_hole = True
     pair.pump(a, remote, count=50, length=1 << 20)
     events = pair.recording()
     sent = events[(events["type"] == _core.EventType.packet_sent.value) & (events["side"] == 0) & (events["port"] == 1)]
@@ -115,7 +115,7 @@ def test_a_dead_plane_is_left_within_a_few_round_trips() -> None:
 
 def test_different_delays_on_different_paths_are_not_loss() -> None:
     pair, a, remote = busy_pair()
-    pair.set_weather(path_jitter_us=3.0)
+    pair.set_faults(path_jitter_us=3.0)
     pair.pump(a, remote, count=100, length=1 << 20)
     before = a.stats()["loss_spurious"]
     pair.pump(a, remote, count=400, length=1 << 20)
@@ -132,10 +132,10 @@ def test_a_lost_tail_needs_no_timer(keep: str) -> None:
     sender = 0 if keep == "data" else 1
     a.post_write(pair.now_ps, 4096, remote_va=0, rkey=1)
     for plane in range(4):
-        pair.weather(sender, plane).black_hole = True
+        pair.faults(sender, plane).black_hole = True
     pair.run_us(6.0)
     for plane in range(4):
-        pair.weather(sender, plane).black_hole = False
+        pair.faults(sender, plane).black_hole = False
     pair.run_us(100.0)
     assert len(pair.a.poll_completions()) == 1
     assert a.stats()["timeouts"] == 0
@@ -151,7 +151,7 @@ def test_a_flow_of_one_packet_at_a_time_learns_which_path_is_dead() -> None:
     )
     a, _ = pair.connect()
     remote = pair.b.register(length=1 << 20, rkey=1)
-    pair.weather(0, 2).black_hole = True
+    pair.faults(0, 2).black_hole = True
     assert pair.pump(a, remote, count=60, length=100, depth=1)[0] == 60
     tail_probes = a.stats()["tail_probes"]
     assert pair.pump(a, remote, count=200, length=100, depth=1)[0] == 200

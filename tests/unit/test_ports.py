@@ -9,7 +9,7 @@ from packer import REQUEST, RESPONSE
 from rig import PEER_QPN, QPN, Rig, only
 from softmrc.config import EvProfile, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import EventType, TrafficClass
-from softmrc.pair import Pair
+from softmrc.engine.pair import Pair
 
 PORT_STATUS, EV_PROBE = 0, 1
 
@@ -208,7 +208,7 @@ def test_a_copy_that_is_late_by_many_changes_is_put_right(changes: int) -> None:
     """However many changes overtook it: the answer that it gets tells its sender to speak again."""
     pair = Pair(4, seed=changes, ev_profile=EvProfile(count=16))
     _, b = pair.connect()
-    pair.weather(0, 3).delay_us = 3000
+    pair.faults(0, 3).delay_us = 3000
     for change in range(changes):
         pair.a.set_port(pair.now_ps, 1, change % 2 == 1)
         pair.run_us(20)

@@ -7,7 +7,7 @@ import pytest
 
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.engine import EventType, QpState
-from softmrc.pair import Pair, PairConfig, ProcessConfig
+from softmrc.engine.pair import Pair, PairConfig, ProcessConfig
 
 IDLE = ProcessConfig(pace_us=0.2)
 FEW = ProcessConfig(most_received=2, most_sent=4, pace_us=0.2)
@@ -21,7 +21,7 @@ def pump(process: ProcessConfig, seed: int = 1, count: int = 40, **weather: floa
     a, _ = pair.connect(rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64, timeout=16))
     source, target = np.random.default_rng(seed).integers(0, 256, 100_000, dtype=np.uint8), bytearray(100_000)
     remote, region = pair.b.register(target, rkey=1), pair.a.register(source, rkey=2)
-    pair.set_weather(**weather)
+    pair.set_faults(**weather)
     assert pair.pump(a, remote, source=region, length=100_000, count=count, limit_us=1e8) == (count, 0, 0)
     assert bytes(target) == source.tobytes()
     return pair, a.stats()
@@ -51,7 +51,7 @@ def test_verdicts_of_a_batch_fall_though_the_driver_sends_inside_it() -> None:
     process = ProcessConfig(most_received=2, pace_us=0.2)
     pair = Pair(4, 5, ev_profile=EvProfile(count=32), cc_profile=SOFTWARE, processes=(process, process))
     qps = pair.connect(rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64, timeout=16))
-    pair.set_weather(loss=0.02)
+    pair.set_faults(loss=0.02)
     for side, qp in enumerate(qps):
         pair.sides[1 - side].register(length=1 << 20, rkey=3)
         for number in range(40):
@@ -114,7 +114,7 @@ def test_verdicts_do_not_wait_for_an_inflow_that_never_ends(floods: int) -> None
     for side in pair.sides:
         side.register(length=1 << 26, rkey=1)
     for plane in range(2):
-        pair.weather(0, plane).loss = 0.01
+        pair.faults(0, plane).loss = 0.01
     for _ in range(20):
         a.post_write(pair.now_ps, 100_000, remote_va=0, rkey=1)
     for _ in range(60):

@@ -9,7 +9,7 @@ import pytest
 
 import parts
 from softmrc.config import CcProfile, DeviceConfig, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes, to_native
-from softmrc.pair import Pair, PairConfig, ProcessConfig
+from softmrc.engine.pair import Pair, PairConfig, ProcessConfig
 
 MBPS = 1_000_000
 MTU = 1408
@@ -53,7 +53,7 @@ class Links:
 
     def set_speed(self, plane: int, mbps: float, queue_bytes: int = 384 * KIB) -> None:
         for sender in (0, 1):
-            weather = self.pair.weather(sender, plane)
+            weather = self.pair.faults(sender, plane)
             weather.neck_bps, weather.neck_bytes = int(mbps * MBPS), queue_bytes
 
     def send(self, seconds: float) -> Seen:
@@ -113,7 +113,7 @@ def test_a_queue_too_short_for_the_target_is_found_by_its_losses() -> None:
 
 def test_losses_that_are_nobodys_fault_do_not_close_the_window() -> None:
     links = Links(1_000, 1_000)
-    links.pair.set_weather(loss=0.01, neck_bps=1_000 * MBPS, neck_bytes=384 * KIB)
+    links.pair.set_faults(loss=0.01, neck_bps=1_000 * MBPS, neck_bytes=384 * KIB)
     assert links.send(1.0).share > 0.8
 
 
@@ -131,7 +131,7 @@ def test_a_way_that_becomes_longer_is_no_queue() -> None:
     links = Links(1_000, 1_000)
     links.send(0.2)
     for plane in (0, 1):
-        links.pair.weather(0, plane).delay_us = 5_000.0
+        links.pair.faults(0, plane).delay_us = 5_000.0
     links.send(2.0)
     assert links.send(1.0).share > 0.8
 

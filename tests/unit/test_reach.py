@@ -6,10 +6,10 @@ import ipaddress
 from types import SimpleNamespace
 from typing import Any
 
-from softmrc import reach
 from softmrc.config import DeviceConfig
+from softmrc.connection import path_check
+from softmrc.device.peer import PeerPlane
 from softmrc.errors import LONGEST_SAYING, RemoteError
-from softmrc.verbs.peer import PeerPlane
 
 
 class Pair:
@@ -29,15 +29,15 @@ class Pair:
 
 def test_links_that_are_still_coming_up_are_waited_for() -> None:
     pair: Any = Pair(looks=4)
-    assert len(list(reach.pauses([pair], patience_s=60.0))) == 3
-    assert reach.reached(pair) == {0, 1}
+    assert len(list(path_check.pauses([pair], patience_s=60.0))) == 3
+    assert path_check.reached(pair) == {0, 1}
 
 
 def test_none_is_waited_for_without_end() -> None:
     pair: Any = Pair(looks=1 << 30)
-    for _ in reach.pauses([pair], patience_s=0.0):
+    for _ in path_check.pauses([pair], patience_s=0.0):
         pass
-    assert not reach.reached(pair)
+    assert not path_check.reached(pair)
 
 
 def words_of(up: list[bool], **config: Any) -> str:
@@ -47,7 +47,7 @@ def words_of(up: list[bool], **config: Any) -> str:
     rows = [{"is_up": one} for one in up]
     device: Any = SimpleNamespace(local_planes=here, planes=lambda: rows, config=DeviceConfig(**config))
     whose = f"write 123456 failed: peer {there[0].address}"
-    return str(RemoteError(f"{whose} stopped answering: {reach.tried(device, there)}"))
+    return str(RemoteError(f"{whose} stopped answering: {path_check.tried(device, there)}"))
 
 
 def test_an_outage_of_many_planes_is_told_whole() -> None:

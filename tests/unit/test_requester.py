@@ -13,7 +13,7 @@ from packer import PSN_MASK, Parsed
 from rig import PEER_QPN, QPN, US, Rig, data, only
 from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, RtsAttributes
 from softmrc.engine import CompletionKind, CompletionStatus, QpState, RefusedPacket, TrafficClass
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 EV_PROBE = 1
 SUCCESS = CompletionStatus.SUCCESS.value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from softmrc.config import CcProfile, EvProfile
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 PROFILE = EvProfile(count=16)
 CONTROL = CcProfile(algorithm="fixed_window", window_bytes=256 * 1024)
@@ -24,7 +24,7 @@ def one_way_pair(planes: int) -> tuple[Pair, object, object]:
 def test_a_plane_dead_in_one_direction_costs_one_plane_at_most(direction: int) -> None:
     pair, a, remote = one_way_pair(4)
     pair.pump(a, remote, count=8, length=1 << 18)
-    pair.weather(direction, 2).black_hole = True
+    pair.faults(direction, 2).black_hole = True
     assert pair.pump(a, remote, count=400, length=1 << 18, limit_us=200_000) == (400, 0, 0)
     assert a.stats()["timeouts"] <= 2
 
@@ -32,7 +32,7 @@ def test_a_plane_dead_in_one_direction_costs_one_plane_at_most(direction: int) -
 def test_replies_leave_a_dead_way_back_within_a_few_milliseconds() -> None:
     """Data keeps arriving on the plane; its acknowledgements must not go on vanishing there."""
     pair, a, remote = one_way_pair(2)
-    pair.weather(1, 0).black_hole = True
+    pair.faults(1, 0).black_hole = True
     pair.pump(a, remote, count=1000, length=1 << 18)
     swallowed = pair.counters()["swallowed"]
     pair.pump(a, remote, count=200, length=1 << 18)
@@ -45,8 +45,8 @@ def test_replies_leave_a_dead_way_back_within_a_few_milliseconds() -> None:
 def test_out_on_one_plane_and_back_on_another() -> None:
     """No plane works both ways, yet a path lives in each direction. Every probe's answer tries the wrong way first."""
     pair, a, remote = one_way_pair(2)
-    pair.weather(0, 1).black_hole = True
-    pair.weather(1, 0).black_hole = True
+    pair.faults(0, 1).black_hole = True
+    pair.faults(1, 0).black_hole = True
     assert pair.pump(a, remote, count=20, length=1 << 16, limit_us=3_000_000) == (20, 0, 0)
     started = pair.now_us
     assert pair.pump(a, remote, count=50, length=1 << 18, limit_us=3_000_000) == (50, 0, 0)
@@ -69,7 +69,7 @@ def test_the_last_plane_of_eight_is_found_by_asking_everywhere() -> None:
     remote = pair.b.register(length=1 << 20, rkey=1)
     for plane in range(8):
         for sender in (0, 1):
-            pair.weather(sender, plane).black_hole = plane != 5
+            pair.faults(sender, plane).black_hole = plane != 5
     assert pair.pump(a, remote, count=1, length=100, limit_us=3_000) == (1, 0, 0)
     assert pair.pump(a, remote, count=20, length=1 << 16, limit_us=200_000) == (20, 0, 0)
 
@@ -84,7 +84,7 @@ def test_one_message_at_a_time_needs_no_timer_when_a_plane_dies(dead: int) -> No
     remote = pair.b.register(length=1 << 20, rkey=1)
     assert pair.pump(a, remote, count=50, length=100, depth=1) == (50, 0, 0)
     for sender in (0, 1):
-        pair.weather(sender, dead).black_hole = True
+        pair.faults(sender, dead).black_hole = True
     assert pair.pump(a, remote, count=400, length=100, depth=1) == (400, 0, 0)
     stats = a.stats()
     assert stats["tail_probes"] > 0 and stats["timeouts"] == 0
@@ -117,14 +117,14 @@ def test_many_queue_pairs_to_a_peer_probe_a_port_as_often_as_one(dead: int | Non
     pair, write = busy_pair(48)
     probes_in(pair, write, 3)
     if dead is not None:
-        pair.weather(1, dead).black_hole = True
+        pair.faults(1, dead).black_hole = True
     assert 4 <= probes_in(pair, write, 20) <= 4 * (20 + 1)
 
 
 def test_what_one_queue_pair_finds_out_about_a_port_the_others_know() -> None:
     pair, write = busy_pair(48)
     probes_in(pair, write, 3)
-    pair.weather(1, 2).black_hole = True
+    pair.faults(1, 2).black_hole = True
     probes_in(pair, write, 4)
     swallowed = pair.counters()["swallowed"]
     probes_in(pair, write, 10)
@@ -137,11 +137,11 @@ def test_who_asked_for_the_others_may_be_gone() -> None:
     first, far = pair.connect()
     second, _ = pair.connect()
     remote = pair.b.register(length=1 << 20, rkey=1)
-    pair.weather(1, 0).black_hole = True
+    pair.faults(1, 0).black_hole = True
     pair.pump(first, remote, count=400, length=1 << 18)
     far.destroy(pair.now_ps)
-    pair.weather(1, 0).black_hole = False
-    pair.weather(1, 1).black_hole = True
+    pair.faults(1, 0).black_hole = False
+    pair.faults(1, 1).black_hole = True
     assert pair.pump(second, remote, count=400, length=1 << 18, limit_us=200_000) == (400, 0, 0)
     swallowed = pair.counters()["swallowed"]
     assert pair.pump(second, remote, count=200, length=1 << 18, limit_us=200_000) == (200, 0, 0)
@@ -155,8 +155,8 @@ def test_a_way_back_that_was_found_is_known_to_the_next_message() -> None:
     remote = pair.b.register(length=1 << 20, rkey=1)
     assert pair.pump(a, remote, count=10, length=1 << 14, depth=1) == (10, 0, 0)
     for plane in range(5):
-        pair.weather(0, plane).black_hole = plane != 4
-        pair.weather(1, plane).black_hole = plane != 1
+        pair.faults(0, plane).black_hole = plane != 4
+        pair.faults(1, plane).black_hole = plane != 1
     assert pair.pump(a, remote, count=4, length=1 << 14, depth=1, limit_us=30_000_000) == (4, 0, 0)
     started = pair.now_us
     assert pair.pump(a, remote, count=20, length=1 << 14, depth=1, limit_us=60_000_000) == (20, 0, 0)

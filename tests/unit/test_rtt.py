@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softmrc.config import CcProfile, EndpointConfig
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 TRUE_RTT_US = 8.0
 
@@ -18,7 +18,7 @@ def test_no_round_trip_is_shorter_than_the_network(timestamps: bool) -> None:
     pair = Pair(4, seed=3, endpoint=EndpointConfig(timestamps=timestamps))
     a, _ = pair.connect()
     remote = pair.b.register(length=1 << 26, rkey=1)
-    pair.set_weather(reorder=0.05, reorder_delay_us=30.0)
+    pair.set_faults(reorder=0.05, reorder_delay_us=30.0)
     assert pair.pump(a, remote, count=100) == (100, 0, 0)
     assert a.stats()["loss_spurious"] > 10, "the weather is too fair to show anything"
     assert a.query()["base_rtt_us"] == pytest.approx(TRUE_RTT_US, abs=0.001)
@@ -35,10 +35,10 @@ def test_what_is_lost_at_the_end_is_asked_about_by_when_answers_come_not_by_a_fl
     a, _ = pair.connect()
     remote = pair.b.register(length=1 << 20, rkey=1)
     assert pair.pump(a, remote, length=1 << 16, count=200) == (200, 0, 0)
-    pair.set_weather(loss=1.0)
+    pair.set_faults(loss=1.0)
     a.post_write(pair.now_ps, 4096, remote_va=0, rkey=1)
     pair.run_us(50.0)
-    pair.set_weather(loss=0.0)
+    pair.set_faults(loss=0.0)
     start = pair.now_us
     pair.run_until_completions(0, 1, limit_us=10_000.0)
     assert len(pair.a.poll_completions(0)) == 1

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from softmrc import path_mtu, reach
-from softmrc.path_mtu import STEPS, Found, Survey
-from softmrc.verbs.narrow_paths import FORGOTTEN_AFTER_S, NarrowPaths
-from softmrc.verbs.peer import PeerPlane
+from softmrc.connection import path_check, path_mtu
+from softmrc.connection.path_mtu import STEPS, MtuDiscovery, PlaneMtu
+from softmrc.device.narrow_paths import FORGOTTEN_AFTER_S, NarrowPaths
+from softmrc.device.peer import PeerPlane
 
 FULL = 8832
 RTT_S = 0.001
@@ -65,10 +65,10 @@ class Network:
     def set_path_mtu(self, plane: int, size: int) -> None:
         self.path_mtus[plane] = size
 
-    def survey(self, host: int = 1) -> Survey:
+    def survey(self, host: int = 1) -> MtuDiscovery:
         device: Any = self
         places = [PeerPlane(ipaddress.ip_address(f"10.0.{n}.{host}"), 9, (9,)) for n in range(len(self.carries))]
-        return Survey(device, 0, places, FULL, False)
+        return MtuDiscovery(device, 0, places, FULL, False)
 
     def spend(self, pauses: Iterator[float]) -> float:
         """How long they take in all."""
@@ -81,7 +81,7 @@ class Network:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (path_mtu, reach):
+    for module in (path_mtu, path_check):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -127,7 +127,7 @@ def test_a_narrow_plane_is_named_beside_a_silent_one(clock: Clock) -> None:
     network = Network(clock, 1500, SILENT, WIDE)
     survey = network.survey()
     network.spend(survey.pauses())
-    assert survey.narrow == [Found(0, 1408, True)] and survey.payload == FULL
+    assert survey.narrow == [PlaneMtu(0, 1408, True)] and survey.payload == FULL
 
 
 def test_one_that_never_answers_is_not_asked_for_long(clock: Clock) -> None:
@@ -147,8 +147,8 @@ def test_an_answer_of_a_plane_is_waited_for_no_longer_than_the_time_of_who_calls
     network = Network(clock, SILENT)
     pair: Any = SimpleNamespace(device=network, query=lambda: {"data_ports": 0})
     network.local_planes[:] = network.local_planes[:1]
-    assert network.spend(reach.pauses([pair], until=clock.now + 0.25)) == pytest.approx(0.25)
-    assert network.spend(reach.pauses([pair], until=clock.now - 1.0)) == 0.0
+    assert network.spend(path_check.pauses([pair], until=clock.now + 0.25)) == pytest.approx(0.25)
+    assert network.spend(path_check.pauses([pair], until=clock.now - 1.0)) == 0.0
 
 
 def test_sizes_below_the_full_one_are_those_of_known_links(clock: Clock) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from softmrc.config import CcProfile, EvProfile
 from softmrc.engine import QueuePair
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 CONTROL = CcProfile(algorithm="fixed_window", window_bytes=1 << 20, base_rtt_us=200.0, min_reorder_window_us=200.0)
 
@@ -23,12 +23,12 @@ class Slow:
 
     def slow_down(self, plane: int, delay_us: float) -> None:
         for sender in (0, 1):
-            self.pair.weather(sender, plane).delay_us = delay_us
+            self.pair.faults(sender, plane).delay_us = delay_us
 
     def narrow(self, plane: int, share: float) -> None:
         """A cable somewhere on this plane falls back to a share of its rate."""
         for sender in (0, 1):
-            self.pair.weather(sender, plane).neck_bps = int(share * 10_000_000_000)
+            self.pair.faults(sender, plane).neck_bps = int(share * 10_000_000_000)
 
     def send(self, count: int, depth: int = 16) -> float:
         """How long that took, in µs."""

@@ -6,7 +6,7 @@ import pytest
 
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.engine import Endpoint, QueuePair
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 JITTER_US = 60.0
 
@@ -16,7 +16,7 @@ def condemned(profile: CcProfile, seed: int) -> int:
     pair = Pair(4, seed, network=PairConfig(carry_payload=False), cc_profile=profile)
     a, _ = pair.connect()
     target = pair.b.register(length=64 << 20, rkey=1)
-    pair.set_weather(path_jitter_us=JITTER_US)
+    pair.set_faults(path_jitter_us=JITTER_US)
     completed, _, _ = pair.pump(a, target, count=256)
     assert completed == 256
     return a.stats()["evs_demoted"]

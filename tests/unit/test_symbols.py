@@ -13,8 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from softmrc import _core, _yardstick
+from softmrc import _core
 from softmrc.nccl import plugin_path
+from softmrc_bench import _yardstick
 
 # Newer by name only: functions that moved into libc itself with 2.33 and 2.34, and what a compiler's own headers take
 # where the library that they were built with has it. None is asked for when the extension is built on an older system.
@@ -90,15 +91,15 @@ def test_what_measures_is_not_in_what_is_used() -> None:
     assert not [name for name in dir(_core) if name in theirs or name.startswith("yardstick")]
 
 
-USED = ("collectives", "connection", "demo", "fabric", "lab", "pair", "sim", "verbs", "wire")
+USED = ("collectives", "connection", "demo", "fabric", "lab", "engine", "sim", "device", "wire")
 
 
 def loads_yardstick(*modules: str) -> bool:
-    code = f"import sys, {', '.join(modules)}; print('softmrc._yardstick' in sys.modules)"
+    code = f"import sys, {', '.join(modules)}; print('softmrc_bench._yardstick' in sys.modules)"
     command = [sys.executable, "-P", "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "True\n"
 
 
 def test_what_is_used_does_not_load_what_measures() -> None:
     assert not loads_yardstick("softmrc", *(f"softmrc.{module}" for module in USED))
-    assert loads_yardstick("softmrc.bench.allocations"), "the check would find nothing"
+    assert loads_yardstick("softmrc_bench.allocations"), "the check would find nothing"

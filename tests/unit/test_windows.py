@@ -7,7 +7,7 @@ import random
 import pytest
 
 from softmrc.config import CcProfile, EvProfile, RtrAttributes, RtsAttributes
-from softmrc.pair import Pair
+from softmrc.engine.pair import Pair
 
 WIDE = CcProfile(algorithm="fixed_window", window_bytes=1 << 30)
 
@@ -18,7 +18,7 @@ WIDE = CcProfile(algorithm="fixed_window", window_bytes=1 << 30)
 def test_a_shrinking_window_refuses_nothing_that_it_offered(seed: int, loss: float) -> None:
     rng = random.Random(seed)
     pair = Pair(2, seed=seed, ev_profile=EvProfile(count=16), cc_profile=WIDE)
-    pair.set_weather(loss=loss)
+    pair.set_faults(loss=loss)
     a, b = pair.connect(mtu=512, rtr=RtrAttributes(dynamic_mpr=True, mpr_dest=64), rts=RtsAttributes(mpr=64))
     pair.b.register(length=1 << 30, rkey=1)
     for _ in range(24):

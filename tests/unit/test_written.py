@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softmrc import written
-from softmrc.config import DeviceConfig
+from softmrc.config import DeviceConfig, text
+from softmrc.device import Device
 from softmrc.errors import ConfigError
-from softmrc.verbs import Device
 
 NAMES = [one.name for one in fields(DeviceConfig)]
 
@@ -36,7 +35,7 @@ NAMES = [one.name for one in fields(DeviceConfig)]
     ],
 )
 def test_what_is_meant(name: str, value: object, meant: object) -> None:
-    found = written.device({name: value}, "x.toml")[name]
+    found = text.device({name: value}, "x.toml")[name]
     assert found == meant and type(found) is type(meant)
 
 
@@ -62,26 +61,26 @@ def test_what_is_meant(name: str, value: object, meant: object) -> None:
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(table: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        written.device(table, "x.toml")
+        text.device(table, "x.toml")
     name = next(iter(table))
     assert words in str(refusal.value) and f"device.{name} = " in str(refusal.value)
 
 
 @given(st.integers(1, 2_000_000_000_000))
 def test_a_timeout_is_no_shorter_than_wanted_and_less_than_twice_as_long(ns: int) -> None:
-    exponent = written.timeout_exponent(ns)
-    assert written.TICK_NS << exponent >= ns
-    assert exponent == 0 or written.TICK_NS << (exponent - 1) < ns
+    exponent = text.timeout_exponent(ns)
+    assert text.TICK_NS << exponent >= ns
+    assert exponent == 0 or text.TICK_NS << (exponent - 1) < ns
 
 
 @given(st.sampled_from(NAMES), st.one_of(st.none(), st.text(max_size=8), st.floats(), st.integers(), st.booleans()))
 def test_whatever_is_written_is_taken_or_refused_by_name(name: str, value: object) -> None:
     try:
-        found = written.device({name: value}, "x.toml")
+        found = text.device({name: value}, "x.toml")
     except ConfigError as error:
         assert f"device.{name}" in str(error)
     else:
-        kind = {"int": int, "float": (int, float), "bool": bool, "str": str}[written.KINDS[name]]
+        kind = {"int": int, "float": (int, float), "bool": bool, "str": str}[text.KINDS[name]]
         assert isinstance(found[name], kind)
 
 

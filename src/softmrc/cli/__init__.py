@@ -11,52 +11,52 @@ from typing import Annotated
 import typer
 
 import softmrc
-from softmrc.cli.lazy import Entry, group_of
-from softmrc.cli.plainer import PLAINER
+from softmrc.cli.ascii_errors import PLAINER
+from softmrc.cli.lazy import LazyCommand, group_of
 from softmrc.errors import MrcError, on_terminal, words_of
 
 COMMANDS = (
-    Entry("demo", "softmrc.cli.demo", "demo",
+    LazyCommand("demo", "softmrc.cli.demo", "demo",
           "Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."),
-    Entry("info", "softmrc.cli.info", "info",
+    LazyCommand("info", "softmrc.cli.info", "info",
           "Show what SoftMRC finds on this machine, what is missing, and the command that mends it."),
-    Entry("examples", "softmrc.cli.examples", "examples",
+    LazyCommand("examples", "softmrc.cli.examples", "examples",
           "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
-    Entry("dissect", "softmrc.cli.dissect", "dissect",
+    LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
           "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."),
-    Entry("capture", "softmrc.cli.capture", "capture",
+    LazyCommand("capture", "softmrc.cli.capture", "capture",
           "Write the UDP packets that pass an interface to a file, both directions. Needs root."),
-    Entry("ping", "softmrc.cli.ping", "ping",
+    LazyCommand("ping", "softmrc.cli.ping", "ping",
           "Probe every path to a node: round trip, loss and path MTU. Exits with 1 if a probe was lost or a "
           "plane does not carry full-size packets."),
-    Entry("perf", "softmrc.cli.perf", "perf",
+    LazyCommand("perf", "softmrc.cli.perf", "perf",
           "Measure bandwidth and latency between two nodes: a server here, a client there."),
-    Entry("top", "softmrc.cli.top", "top",
+    LazyCommand("top", "softmrc.cli.top", "top",
           "Watch running devices live: planes, the state of every path, retransmissions."),
-    Entry("sim", "softmrc.cli.sim", "sim", "Run a scenario, and what it is compared with."),
-    Entry("explain", "softmrc.cli.explain", "explain",
+    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario, and what it is compared with."),
+    LazyCommand("explain", "softmrc.cli.explain", "explain",
           "Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
           "burst of a running NCCL job."),
-    Entry("agent", "softmrc.cli.agent", "agent", "Serve this host's devices to Prometheus at /metrics, until Ctrl-C."),
-    Entry("dash", "softmrc.cli.agent", "dash", "A page about this host's devices, and about a fabric; until Ctrl-C."),
-    Entry("sweep", "softmrc.cli.sim", "sweep", "Run a scenario over a range of values and seeds."),
-    Entry("retries", "softmrc.cli.retries", "retries",
+    LazyCommand("agent", "softmrc.cli.agent", "agent", "Export this host's metrics to Prometheus, at /metrics."),
+    LazyCommand("dash", "softmrc.cli.agent", "dash", "Show this host's devices, or a fabric, on a web page."),
+    LazyCommand("sweep", "softmrc.cli.sim", "sweep", "Run a scenario over a range of values and seeds."),
+    LazyCommand("retries", "softmrc.cli.retries", "retries",
           "What retries cost a training job: of bandwidth, time, a step and money, for MRC and RoCE, fault by fault."),
-    Entry("nccl-plugin", "softmrc.cli.nccl", "nccl_plugin",
+    LazyCommand("nccl-plugin", "softmrc.cli.nccl", "nccl_plugin",
           "Print the path of NCCL's network plugin: "
           "NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun ..."),
-    Entry("plan", "softmrc.cli.design", "plan",
+    LazyCommand("plan", "softmrc.cli.planner", "plan",
           "Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."),
-    Entry("assess", "softmrc.cli.design", "assess",
+    LazyCommand("assess", "softmrc.cli.planner", "assess",
           "Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."),
-    Entry("study", "softmrc.cli.study", "study",
+    LazyCommand("study", "softmrc.cli.study", "study",
           "Explore designs by arithmetic, confirm the best with packets, and say why the others are out."),
-    Entry("fabric", "softmrc.cli.fabric", "fabric_app", "Configure, draw and trace a fabric."),
-    Entry("ctl", "softmrc.cli.ctl", "ctl_app", "Ask and tell running devices of this user."),
-    Entry("key", "softmrc.cli.key", "key_app", "Keys by which ends know each other, instead of a shared secret."),
-    Entry("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
-    Entry("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: packets over every path."),
-    Entry("bench", "softmrc.cli.bench", "benches", "Measure what SoftMRC claims."),
+    LazyCommand("fabric", "softmrc.cli.fabric", "fabric_app", "Configure, draw and trace a fabric."),
+    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app", "Ask and tell running devices of this user."),
+    LazyCommand("key", "softmrc.cli.key", "key_app", "Keys by which ends know each other, instead of a shared secret."),
+    LazyCommand("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
+    LazyCommand("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: probe every path."),
+    LazyCommand("bench", "softmrc.cli.bench", "benches", "Measure what SoftMRC claims."),
 )  # fmt: skip
 
 app = typer.Typer(

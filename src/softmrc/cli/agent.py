@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softmrc._support.files import read_text
 from softmrc.cli.terminal import say
 from softmrc.errors import ConfigError, DeviceError, UsageError
-from softmrc.files import read_text
 
 if TYPE_CHECKING:
-    from softmrc.agent.guard import Listen
-    from softmrc.agent.watch import FabricWatch
+    from softmrc.ops.agent.guard import ListenAddress
+    from softmrc.ops.agent.watch import FabricWatch
 
 TOKEN = "SOFTMRC_TOKEN"
 MODULES = ("prometheus_client", "starlette", "uvicorn")  # that serving needs
@@ -30,7 +30,7 @@ TokenFile = Annotated[
 
 
 def agent(listen: Address = "127.0.0.1:9464", token_file: TokenFile = None) -> None:
-    """Serve this host's devices to Prometheus at /metrics, until Ctrl-C."""
+    """Export this host's metrics to Prometheus, at /metrics."""
     _serve(listen, token_file, None, page=False)
 
 
@@ -41,7 +41,7 @@ def dash(
     fabric: Annotated[Path | None, typer.Option("--fabric", help="A fabric file, to draw.")] = None,
     denylist: Annotated[Path | None, typer.Option("--denylist", help="With --fabric: what is broken in it.")] = None,
 ) -> None:
-    """A page about this host's devices, and about a fabric; until Ctrl-C."""
+    """Show this host's devices, or a fabric, on a web page."""
     if lab is not None and fabric is not None:
         raise ConfigError("fabric", str(fabric), "either a lab or a fabric file")
     if (fabric is None) != (denylist is None):
@@ -57,10 +57,10 @@ def dash(
 
 @contextmanager
 def _watched_lab(name: str) -> Iterator[FabricWatch]:
-    from softmrc.agent.watch import FabricWatch, MapperSource
     from softmrc.lab import Lab
     from softmrc.mapper import Mapper
-    from softmrc.mapper.kernel import LabFabric, lab_settings
+    from softmrc.mapper.lab_fabric import LabFabric, lab_settings
+    from softmrc.ops.agent.watch import FabricWatch, MapperSource
 
     lab = Lab.find(name or None)
     with LabFabric(lab) as fabric:
@@ -73,11 +73,11 @@ def _watched_lab(name: str) -> Iterator[FabricWatch]:
 
 @contextmanager
 def _watched_file(fabric: Path, denylist: Path) -> Iterator[FabricWatch]:
-    from softmrc import shipped
-    from softmrc.agent.watch import DenylistSource, FabricWatch
+    from softmrc._support import resources
     from softmrc.fabric import load
+    from softmrc.ops.agent.watch import DenylistSource, FabricWatch
 
-    description = load(shipped.find(fabric, shipped.FABRICS, "fabric"))
+    description = load(resources.find(fabric, resources.FABRICS, "fabric"))
     watch = FabricWatch(description.name, description.fabric, DenylistSource(denylist))
     try:
         yield watch
@@ -102,13 +102,13 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
     try:
         import uvicorn
 
-        from softmrc.agent.collect import Collector
-        from softmrc.agent.guard import Listen
-        from softmrc.agent.server import config_of
-        from softmrc.agent.web import Site
+        from softmrc.ops.agent.collect import Collector
+        from softmrc.ops.agent.guard import ListenAddress
+        from softmrc.ops.agent.server import config_of
+        from softmrc.ops.agent.web import Site
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: {NEEDED}, or '.[operate]' in a clone") from None
-    listen = Listen.parse(where, token_of(token_file))
+    listen = ListenAddress.parse(where, token_of(token_file))
     sock = _bound(listen, where)
     collector = Collector()
     at = f"[{listen.host}]" if ":" in listen.host else listen.host
@@ -131,7 +131,7 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
         sock.close()
 
 
-def _bound(listen: Listen, where: str) -> socket.socket:
+def _bound(listen: ListenAddress, where: str) -> socket.socket:
     """A socket at this address, so that it is known to be ours before anybody is told of it."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]

@@ -15,12 +15,12 @@ from softmrc.cli.terminal import check_mark, terminal
 from softmrc.errors import DeviceError
 
 if TYPE_CHECKING:
-    from softmrc.bench.figures import Figure
+    from softmrc_bench.figures import BenchFigure
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
 
 
-def _show(title: str, figures: Iterable[Figure], values: dict[str, Any]) -> None:
+def _show(title: str, figures: Iterable[BenchFigure], values: dict[str, Any]) -> None:
     """Each figure beside what it must reach; one that this machine cannot measure is a dash."""
     table = Table(title=title, title_justify="left")
     table.add_column("figure")
@@ -46,7 +46,7 @@ def bench_engine(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """Packets per second, bytes per queue pair, and round trips to leave a dead path."""
-    from softmrc.bench import engine
+    from softmrc_bench import engine
 
     figures = engine.measure(quick)
     if as_json:
@@ -61,7 +61,7 @@ def bench_udp(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """Goodput and latency over real sockets, beside TCP and plain UDP in the same run."""
-    from softmrc.bench import udp
+    from softmrc_bench import udp
 
     figures = udp.measure(quick)
     if as_json:
@@ -76,7 +76,7 @@ def bench_sealed(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """Sealed packets: what they cost, and what strangers, forgers and somebody on the wire can do."""
-    from softmrc.bench import sealed
+    from softmrc_bench import sealed
 
     figures = sealed.measure(quick)
     if as_json:
@@ -91,7 +91,7 @@ def bench_failover(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """A plane dies under load: time to recover, beside MPTCP. Needs root: it makes network namespaces."""
-    from softmrc.bench import failover
+    from softmrc_bench import failover
 
     figures = failover.measure(quick)
     if as_json:
@@ -106,7 +106,7 @@ def bench_allreduce(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """All-reduces beside Gloo's in the same run, and through the death of a plane; as root also over shaped links."""
-    from softmrc.bench import allreduce
+    from softmrc_bench import allreduce
 
     figures = allreduce.measure(quick)
     if as_json:
@@ -126,15 +126,15 @@ def bench_join(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """How long 2 to 16 ranks of torch take to join, and to make a second group, beside Gloo in turns. Needs torch."""
-    from softmrc.bench import allreduce, setup
+    from softmrc_bench import allreduce, join
 
     if not allreduce.has_gloo():
         raise DeviceError(allreduce.NO_TORCH)
-    figures = setup.measure(3 if quick else 15)
+    figures = join.measure(3 if quick else 15)
     if as_json:
         print(json.dumps(figures, indent=2))
         return
-    _show("Joining, on loopback", (*setup.TIMES, *setup.RATIOS), setup.shown(figures))
+    _show("Joining, on loopback", (*join.TIMES, *join.RATIOS), join.shown(figures))
 
 
 @benches.command("nccl")
@@ -143,7 +143,7 @@ def bench_nccl(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """NCCL's all-reduces over our plugin and over its own sockets, two processes on one GPU. Needs torch with CUDA."""
-    from softmrc.bench import nccl
+    from softmrc_bench import nccl
 
     nccl.check_gpu()
     figures = nccl.measure(quick)
@@ -162,7 +162,7 @@ def bench_sim(
     full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131 072 NICs: minutes."),
 ) -> None:
     """Agreement with a public reference, speed, cores, 131 072 NICs, and failover in simulated time."""
-    from softmrc.bench import sim
+    from softmrc_bench import sim
 
     figures = sim.measure(quick, full)
     if as_json:
@@ -188,7 +188,7 @@ def bench_operate(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """What the mapper names in a simulated fabric of 512 hosts, and what flight recorders say of broken jobs."""
-    from softmrc.bench import operate
+    from softmrc_bench import operate
 
     figures = operate.measure(quick)
     if as_json:
@@ -203,7 +203,7 @@ def bench_assess(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and beside simulated packets."""
-    from softmrc.bench import assess
+    from softmrc_bench import assess
 
     figures = assess.measure(quick)
     if as_json:
@@ -219,7 +219,7 @@ def bench_lab(
     mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
 ) -> None:
     """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""
-    from softmrc.bench import lab
+    from softmrc_bench import lab
 
     figures = lab.measure(quick, mptcp)
     if as_json:

@@ -12,9 +12,9 @@ from typing import Annotated, BinaryIO
 import typer
 
 from softmrc import wire
+from softmrc._support.files import cannot_write, open_own
 from softmrc.cli.terminal import a_number
 from softmrc.errors import DeviceError
-from softmrc.files import cannot_write, open_own
 
 ETH_P_ALL = 3
 PACKET_OUTGOING = 4

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from softmrc import control
 from softmrc._core import EvState
-from softmrc.cli.lazy import Entry, group_of
+from softmrc._support.units import as_duration_ns, ev_text, qpn_text
+from softmrc.cli.lazy import LazyCommand, group_of
 from softmrc.cli.terminal import MARKS, Grid, a_number, say, terminal
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError, printable
-from softmrc.units import as_duration_ns, ev_text, qpn_text
+from softmrc.ops import control
 
 if TYPE_CHECKING:
     from softmrc.fabric import AddressPlan
     from softmrc.fabric.denylist import Denylist
 
 GROUPS = (
-    Entry("profile", "softmrc.cli.profiles", "profile_app",
+    LazyCommand("profile", "softmrc.cli.profiles", "profile_app",
           "Profiles that queue pairs are given: formats, EVs, congestion control."),
 )  # fmt: skip
 ctl_app = typer.Typer(cls=group_of(*GROUPS), help="Ask and tell running devices of this user.", no_args_is_help=True)
@@ -67,7 +67,7 @@ Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All E
 Profile = Annotated[
     int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
 ]
-MOST_NAMED = 4  # queue pairs in one line
+MAX_NAMED = 4  # queue pairs in one line
 SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
 Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
 
@@ -122,7 +122,7 @@ def _devices(as_json: bool) -> None:
 @ctl_app.command("planes")
 def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> None:
     """The planes of a device: state, as its administrator and its link say, and what they carried."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _again(watch, lambda: _planes(node, as_json))
 
 
@@ -132,7 +132,7 @@ def _mtu(row: dict[str, Any]) -> Text:
     return Text(f"{link:,}, path {path:,}", "red") if path else Text(f"{link:,}" if link else "")
 
 
-def _planes(node: control.Node, as_json: bool) -> None:
+def _planes(node: control.DeviceClient, as_json: bool) -> None:
     rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
 
     def table() -> Grid:
@@ -154,11 +154,11 @@ def _planes(node: control.Node, as_json: bool) -> None:
 @ctl_app.command("qps")
 def queue_pairs(device: Device = None, qpn: Qpn = None, as_json: AsJson = False, watch: Watch = 0) -> None:
     """Queue pairs, and the state of each of their paths."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _again(watch, lambda: _queue_pairs(node, qpn, as_json))
 
 
-def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
+def _queue_pairs(node: control.DeviceClient, qpn: int | None, as_json: bool) -> None:
     rows = node.queue_pairs(qpn)
 
     def table() -> Grid:
@@ -181,11 +181,11 @@ def evs(
     watch: Watch = 0,
 ) -> None:  # fmt: skip
     """The EVs of one queue pair: index, value, plane, state."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _again(watch, lambda: _evs(node, qpn, as_json))
 
 
-def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
+def _evs(node: control.DeviceClient, qpn: int, as_json: bool) -> None:
     rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs") or []]
 
     def table() -> Grid:
@@ -205,7 +205,7 @@ def _change(word: str, help_text: str) -> None:
         device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, profile: Profile = None,
         stop: Stop = False, as_json: AsJson = False,
     ) -> None:  # fmt: skip
-        with control.the_device(device) as node:
+        with control.find_device(device) as node:
             if not ev and plane is None:
                 raise UsageError(f"say which EVs to {word}: --ev N, which may be repeated, or --plane P")
             change = node.deny if word == "deny" else node.allow
@@ -221,17 +221,17 @@ _change("deny", "Keep queue pairs off EVs; without --qpn and --profile all. Exit
 _change("allow", "Let queue pairs use EVs again that were denied.")
 
 
-def _warn_of_dead_ends(node: control.Node, qpn: int | None) -> None:
+def _warn_of_dead_ends(node: control.DeviceClient, qpn: int | None) -> None:
     """Who denies the last path of a queue pair stops it, and may not know."""
     pairs = [one for one in node.queue_pairs(qpn) if one.get("evs")]
     ended = [qpn_text(one["qpn"]) for one in pairs if all(ev["state"] == "denied" for ev in one["evs"])]
     if ended:
-        shown = ", ".join(ended[:MOST_NAMED]) + (f" and {len(ended) - MOST_NAMED} more" * (len(ended) > MOST_NAMED))
+        shown = ", ".join(ended[:MAX_NAMED]) + (f" and {len(ended) - MAX_NAMED} more" * (len(ended) > MAX_NAMED))
         words = f"no path is left to queue pair{'s' * (len(ended) > 1)} {shown}: nothing is sent there until"
         print(f"softmrc: {words} `softmrc ctl allow` gives one back", file=sys.stderr)
 
 
-def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
+def _tell(batch: control.BatchResult, word: str, as_json: bool) -> None:
     if as_json:
         failed = [{_whose(one)[0]: _whose(one)[1], "ev": one.ev, "error": one.error} for one in batch.failed]
         print(json.dumps({"done": batch.done, "failed": failed}))
@@ -244,7 +244,7 @@ def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _whose(failed: control.Failed) -> tuple[str, int]:
+def _whose(failed: control.BatchFailure) -> tuple[str, int]:
     return ("profile", failed.profile) if failed.profile else ("qpn", failed.qpn)
 
 
@@ -268,7 +268,7 @@ def replace(
     # Longer ones are no number of 32 bits; whether they are wide values, the device says.
     is_number = value.isascii() and (value.isdecimal() or SHOWN_EV.fullmatch(value)) and len(value) <= 10
     new = int(value, 16 if "x" in value else 10) if is_number else value
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         if profile:
             node.replace(None, ev, new, profile=number, all_copies=all_copies)
         else:
@@ -286,7 +286,7 @@ def port(
     """Take a plane out of service, or put it back; its link has a state of its own."""
     if state not in ("up", "down"):
         raise ConfigError("state", state, "up or down")
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         node.set_port(plane, state == "up")
         _planes(node, as_json)
 
@@ -298,7 +298,7 @@ def faults(
     as_json: AsJson = False,
 ) -> None:
     """Break the planes of a device, as SOFTMRC_FAULTS does, or show how they are broken."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         found = node.faults() if text is None else node.set_faults(text)
 
     def table() -> Grid:
@@ -321,7 +321,7 @@ def capture(
     """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
     if (file is None) != stop:
         raise UsageError("either the name of a file to capture into, or --stop")
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         found = node.capture(None if file is None else str(file.absolute()))
     say(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
 
@@ -340,7 +340,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Ask a peer for a sign of life over chosen paths."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9, dscp)
     rows = [asdict(one) for one in found]
 
@@ -367,11 +367,11 @@ def events(
     watch: Watch = 0,
 ) -> None:
     """What happened to ports, paths and queue pairs; what a device no longer knows is counted."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _again(watch, lambda: _events(node, types or [], as_json))
 
 
-def _events(node: control.Node, types: list[str], as_json: bool) -> None:
+def _events(node: control.DeviceClient, types: list[str], as_json: bool) -> None:
     told = node.events(types)
     if told.lost:
         print(
@@ -393,11 +393,11 @@ def push(
 ) -> None:
     """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does.
     Exit status 1 if one did not do all of it; the others have."""
-    from softmrc import shipped
+    from softmrc._support import resources
     from softmrc.fabric import AddressPlan, load
     from softmrc.fabric.denylist import Denylist
 
-    found, description = Denylist.load(denylist), load(shipped.find(fabric, shipped.FABRICS, "fabric"))
+    found, description = Denylist.load(denylist), load(resources.find(fabric, resources.FABRICS, "fabric"))
     plan = AddressPlan(description.fabric, description.addressing)
     found.links(description.fabric)
     nodes = control.devices()
@@ -408,7 +408,7 @@ def push(
         raise UsageError(f"of {len(nodes)} devices {len(failures)} did not do as the list says: {'; '.join(failures)}")
 
 
-def _push(node: control.Node, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:
+def _push(node: control.DeviceClient, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:
     """Tell one device; if it does not do all of it, why. The others are told all the same."""
     try:
         with node:

@@ -18,17 +18,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from softmrc._support.files import check_place, write_text
 from softmrc.cli.demo_engine import show as show_engine
 from softmrc.cli.demo_gpu import show as show_gpu
 from softmrc.cli.demo_view import View, view_for
-from softmrc.cli.ending import STATUS, Terminated, terminable
+from softmrc.cli.signals import STATUS, Terminated, terminable
 from softmrc.cli.terminal import terminal
 from softmrc.demo import lab, report
-from softmrc.demo.ranks import Ranks
-from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
-from softmrc.demo.story import RANKS, Run, play
+from softmrc.demo.ranks import DemoRanks
+from softmrc.demo.script import SCRIPT, STEPS, Director, ScriptedFault
+from softmrc.demo.story import RANKS, TrainingRun, play
 from softmrc.errors import ConfigError, UsageError
-from softmrc.files import check_place, write_text
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo, undisturbed"
@@ -72,7 +72,7 @@ def demo(
 class Story(NamedTuple):
     title: str
     network: str
-    runs: list[Run]
+    runs: list[TrainingRun]
 
 
 @contextmanager
@@ -89,10 +89,14 @@ def sealing_of_ranks(is_sealed: bool) -> Iterator[dict[str, str]]:
 
 def loopback_story(console: Console, steps: int, settings: dict[str, str]) -> Story:
     steps = long_enough(steps or STEPS, SCRIPT, STEPS)
-    runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS))]
+    runs = [
+        TrainingRun(GLOO, "gloo", steps),
+        TrainingRun(CALM, "mrc", steps),
+        TrainingRun(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS)),
+    ]
     network = f"{len(PLANES)} planes on loopback" + (", sealed" if settings else "")
     greet(console, network)
-    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo", **settings}) as ranks:
+    with DemoRanks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo", **settings}) as ranks:
         perform(runs, ranks, view_for(console), lambda run: Director(run.script, len(PLANES), ranks.order))
     return Story("Training rides through", network, runs)
 
@@ -103,7 +107,11 @@ def lab_story(console: Console, steps: int) -> Story:
         raise UsageError("the demo over the lab makes network namespaces, which needs root: sudo make demo-lab")
     steps = long_enough(steps or lab.STEPS, lab.SCRIPT, lab.STEPS)
     script = scaled(lab.SCRIPT, steps / lab.STEPS)
-    runs = [Run(GLOO_FAULTY, "gloo", steps, script), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, script)]
+    runs = [
+        TrainingRun(GLOO_FAULTY, "gloo", steps, script),
+        TrainingRun(CALM, "mrc", steps),
+        TrainingRun(FAULTY, "mrc", steps, script),
+    ]
     network = f"{lab.PLANES} planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s"
     greet(console, network)
     with lab.ranks_in_lab() as (network_lab, ranks):
@@ -116,7 +124,7 @@ def greet(console: Console, network: str) -> None:
     console.print(Text.assemble(("SoftMRC demo", "bold"), text))
 
 
-def long_enough(steps: int, script: tuple[Fault, ...], usual: int) -> int:
+def long_enough(steps: int, script: tuple[ScriptedFault, ...], usual: int) -> int:
     """Refuse a job that is over before every fault has had a step or two."""
     least = math.ceil(2 * usual / min(fault.end - fault.start for fault in script))
     if steps < least:
@@ -124,12 +132,12 @@ def long_enough(steps: int, script: tuple[Fault, ...], usual: int) -> int:
     return steps
 
 
-def scaled(script: tuple[Fault, ...], share: float) -> tuple[Fault, ...]:
+def scaled(script: tuple[ScriptedFault, ...], share: float) -> tuple[ScriptedFault, ...]:
     """The script for a job of another length."""
     return tuple(replace(one, start=round(one.start * share), end=round(one.end * share)) for one in script)
 
 
-def perform(runs: list[Run], ranks: Ranks, view: View, direct: Callable[[Run], Director]) -> None:
+def perform(runs: list[TrainingRun], ranks: DemoRanks, view: View, direct: Callable[[TrainingRun], Director]) -> None:
     for number, run in enumerate(runs, 1):
         view.begin(run, number, len(runs))
         try:
@@ -138,7 +146,7 @@ def perform(runs: list[Run], ranks: Ranks, view: View, direct: Callable[[Run], D
             view.end(run)
 
 
-def proof(runs: list[Run]) -> tuple[bool, str]:
+def proof(runs: list[TrainingRun]) -> tuple[bool, str]:
     """Whether the faults changed a bit, and what to say about Gloo's, which sums in another order."""
     gloo, calm, faulty = runs[0], runs[-2], runs[-1]
     is_same = calm.digest == faulty.digest and calm.losses == faulty.losses
@@ -149,7 +157,7 @@ def proof(runs: list[Run]) -> tuple[bool, str]:
     return is_same, text
 
 
-def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
+def show(console: Console, runs: list[TrainingRun], text: str, is_good: bool) -> None:
     """The table at the end."""
     table = Table(header_style="bold")
     for column in ("job", "median step", "p95", "worst", "last loss", "weights"):

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc.cli.terminal import terminal
-from softmrc.demo import gpu
+from softmrc_bench import nccl_demo
 
 
 def show(steps: int) -> None:
@@ -15,7 +15,7 @@ def show(steps: int) -> None:
     console.print(
         "Two processes on one GPU train a transformer with DDP over NCCL, three times; planes are on loopback.\n"
     )
-    jobs = gpu.perform(steps)
+    jobs = nccl_demo.perform(steps)
     table = Table(header_style="bold")
     for column in ("job", "median step", "worst", "last loss", "weights"):
         table.add_column(column, justify="left" if column == "job" else "right", no_wrap=True)
@@ -25,7 +25,7 @@ def show(steps: int) -> None:
     console.print(table)
     for share, _, words in jobs[-1].script:
         console.print(f"  {share:4.0%}  {words}", highlight=False)
-    is_good = gpu.is_identical(jobs)
+    is_good = nccl_demo.is_identical(jobs)
     mark = ("Weights bit-identical", "bold green") if is_good else ("Weights differ", "bold red")
     console.print(Text.assemble(mark, ": over sockets and over SoftMRC, with faults and without."))
     if not is_good:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from softmrc.cli.terminal import MARKS
 from softmrc.demo.script import Director
-from softmrc.demo.story import Run, rates_gbps
+from softmrc.demo.story import TrainingRun, rates_gbps
 from softmrc.engine import EvState
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -22,9 +22,9 @@ WIDTH = 72
 
 
 class View(Protocol):
-    def begin(self, run: Run, number: int, of: int) -> None: ...
-    def watch(self, run: Run, director: Director) -> None: ...
-    def end(self, run: Run) -> None: ...
+    def begin(self, run: TrainingRun, number: int, of: int) -> None: ...
+    def watch(self, run: TrainingRun, director: Director) -> None: ...
+    def end(self, run: TrainingRun) -> None: ...
 
 
 def bars(values: list[float], top: float) -> str:
@@ -39,11 +39,11 @@ class Lines:
         self._said: set[tuple[str, str]] = set()
         self._shown = 0
 
-    def begin(self, run: Run, number: int, of: int) -> None:
+    def begin(self, run: TrainingRun, number: int, of: int) -> None:
         self._shown = 0
         self._console.print(f"[{number}/{of}] {run.name}: {run.steps} steps", highlight=False)
 
-    def watch(self, run: Run, director: Director) -> None:
+    def watch(self, run: TrainingRun, director: Director) -> None:
         for fault, start, end in run.bands:
             self._once(run, f"{start:6.1f} s  step {{}}  begins: {fault.label}")
             if end != float("inf"):
@@ -55,12 +55,12 @@ class Lines:
             pace = f"{recent[len(recent) // 2]:.0f} ms a step (worst {recent[-1]:.0f}), loss {run.losses[-1]:.3f}"
             self._console.print(f"      {run.step_at_s[-1]:6.1f} s  step {done:3d}  {pace}", highlight=False)
 
-    def _once(self, run: Run, text: str) -> None:
+    def _once(self, run: TrainingRun, text: str) -> None:
         if (run.name, text) not in self._said:
             self._said.add((run.name, text))
             self._console.print("      " + text.format(f"{len(run.step_ms):3d}"), highlight=False)
 
-    def end(self, run: Run) -> None:
+    def end(self, run: TrainingRun) -> None:
         pass
 
 
@@ -73,25 +73,25 @@ class Screen:
         self._drawn_at = 0.0
         self._head = Text()
 
-    def begin(self, run: Run, number: int, of: int) -> None:
+    def begin(self, run: TrainingRun, number: int, of: int) -> None:
         self._head = Text(f"{number}/{of} {run.name}", "bold")
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def watch(self, run: Run, director: Director) -> None:
+    def watch(self, run: TrainingRun, director: Director) -> None:
         now = time.monotonic()
         if self._live is not None and now - self._drawn_at >= REFRESH_S:
             self._drawn_at = now
             self._live.update(self._draw(run, director), refresh=True)
 
-    def end(self, run: Run) -> None:
+    def end(self, run: TrainingRun) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
         about = f": {run.steps} steps, median {run.median_ms:.0f} ms, worst {run.worst_ms:.0f} ms"
         self._console.print(Text.assemble(self._head, about))
 
-    def _draw(self, run: Run, director: Director) -> RenderableType:
+    def _draw(self, run: TrainingRun, director: Director) -> RenderableType:
         parts: list[RenderableType] = [self._head]
         if not run.step_ms:
             return Group(*parts, Text("  the ranks are meeting …"))
@@ -106,7 +106,7 @@ class Screen:
         parts.append(Text(f"  ▲ {names}", "red") if names else calm)
         return Group(*parts)
 
-    def _planes(self, run: Run, director: Director) -> Table:
+    def _planes(self, run: TrainingRun, director: Director) -> Table:
         table = Table(box=None, padding=(0, 2))
         for column in ("plane", "Gb/s", "", "paths"):
             table.add_column(column, justify="right" if column == "Gb/s" else "left")

@@ -15,7 +15,7 @@ import typer
 
 from softmrc import wire
 from softmrc.errors import printable
-from softmrc.keylog import KEYLOG, Keys
+from softmrc.wire.keylog import KEYLOG, Keys
 from softmrc.wire.wireshark import install_wireshark
 
 FIRST_RECORDS = 4096  # threads write side by side: the earliest is among these
@@ -23,7 +23,7 @@ _ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BA
 
 
 @dataclass(frozen=True)
-class Seen:
+class DissectedRecord:
     """A record and what was made of it: a frame, or the reason why it is none."""
 
     record: wire.Record
@@ -129,16 +129,16 @@ def _earliest(records: Iterator[wire.Record]) -> tuple[int, Iterator[wire.Record
     return min((record.time_ns for record in first), default=0), all_of_them()
 
 
-def _look(record: wire.Record, ports: Collection[int], keys: Keys) -> Seen:
+def _look(record: wire.Record, ports: Collection[int], keys: Keys) -> DissectedRecord:
     try:
         frame = record.parse(ports)
-        return Seen(record, frame, opened=keys.packet(record, frame))
+        return DissectedRecord(record, frame, opened=keys.packet(record, frame))
     except wire.Refused as refused:
         cut = "" if record.is_whole else f" (the capture kept {len(record.frame)} of {record.original_size} bytes)"
-        return Seen(record, None, refused.reason + cut)
+        return DissectedRecord(record, None, refused.reason + cut)
 
 
-def _print_lines(seen: Iterator[Seen], start: int) -> None:
+def _print_lines(seen: Iterator[DissectedRecord], start: int) -> None:
     columns = _Columns({5: len("ce"), 6: len("icrc absent")})
     for one in seen:
         record, frame = one.record, one.frame
@@ -162,7 +162,7 @@ def _seconds(ns: int) -> str:
     return f"{'-' if ns < 0 else ''}{abs(ns) // 10**9}.{abs(ns) % 10**9:09d}".rjust(14)
 
 
-def _to_json(one: Seen) -> dict[str, Any]:
+def _to_json(one: DissectedRecord) -> dict[str, Any]:
     record = one.record
     about: dict[str, Any] = {
         "time_ns": record.time_ns,
@@ -201,7 +201,7 @@ def _names(packet: wire.Packet) -> dict[str, str]:
     return {name: value.name for name, value in fields.items() if value is not None}
 
 
-def _print_counts(seen: Iterator[Seen], as_json: bool) -> None:
+def _print_counts(seen: Iterator[DissectedRecord], as_json: bool) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     for one in seen:
         plane = printable(one.record.interface.name) or str(one.record.interface.index)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softmrc import shipped
+from softmrc._support import resources
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError, did_you_mean
 
@@ -27,9 +27,9 @@ def examples(
     name: Annotated[str | None, typer.Argument(help="Print this one, for example ddp.py.", show_default=False)] = None,
 ) -> None:
     """List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"""
-    root = shipped.folder(shipped.EXAMPLES)
+    root = resources.folder(resources.EXAMPLES)
     files = {file.name: file for file in sorted(root.iterdir()) if file.suffix in PROGRAMS} if root else {}
-    scenarios = shipped.names(shipped.SCENARIOS)
+    scenarios = resources.names(resources.SCENARIOS)
     if name is not None:
         found = files.get(name) or scenarios.get(name)
         if found is None:
@@ -41,7 +41,7 @@ def examples(
     console.print("Scenarios, for `softmrc sim NAME`:", style="bold")
     width = max(map(len, [*scenarios, *files]), default=0)
     for one, file in scenarios.items():
-        console.print(f"  {one:<{width}}  {shipped.question(file)}", highlight=False, soft_wrap=True)
+        console.print(f"  {one:<{width}}  {resources.question(file)}", highlight=False, soft_wrap=True)
     console.print("\nExamples, for `softmrc examples NAME`:", style="bold")
     for one, file in files.items():
         about = _about(file.read_text(encoding="utf-8"))

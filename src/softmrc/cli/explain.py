@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from softmrc import control
 from softmrc.cli.terminal import say
 from softmrc.errors import ConfigError, UsageError, printable
-from softmrc.recorder.bursts import BurstExplainer
-from softmrc.recorder.explain import Cause, Explainer, Verdict
-from softmrc.recorder.tape import Owner, Recording, read
+from softmrc.ops import control
+from softmrc.ops.recorder.bursts import BurstExplainer
+from softmrc.ops.recorder.explain import Cause, Explainer, Explanation
+from softmrc.ops.recorder.ring_file import Owner, Recording, read
 
 
 def explain(
@@ -50,7 +50,7 @@ def explain(
 
 
 def _bursts_of(device: str) -> BurstExplainer:
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         return BurstExplainer.of(node)
 
 
@@ -146,7 +146,7 @@ def _refuse_unknown(group: str | None, names: list[str]) -> None:
         raise UsageError(printable(f"no group {group}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"))
 
 
-def _as_json(verdict: Verdict) -> dict[str, object]:
+def _as_json(verdict: Explanation) -> dict[str, object]:
     return {
         "number": verdict.number,
         "kind": verdict.kind,

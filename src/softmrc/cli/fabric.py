@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from softmrc import shipped
+from softmrc._support import resources
+from softmrc._support.files import write_text
 from softmrc.cli.terminal import terminal
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
 from softmrc.fabric import config as configs
 from softmrc.fabric.drawing import draw as draw_fabric
-from softmrc.files import write_text
 
 fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
 File = Annotated[
@@ -30,7 +30,7 @@ def config(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
 ) -> None:
     """Write the configuration of every switch and host, one file each."""
-    description = load(shipped.find(file, shipped.FABRICS, "file"))
+    description = load(resources.find(file, resources.FABRICS, "file"))
     shape = description.fabric
     total = shape.hosts + shape.switches
     with terminal(stderr=True).status("") as status:
@@ -48,7 +48,7 @@ def draw(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
 ) -> None:
     """Draw a fabric as SVG."""
-    description = load(shipped.find(file, shipped.FABRICS, "file"))
+    description = load(resources.find(file, resources.FABRICS, "file"))
     picture = draw_fabric(description.fabric, description.name)
     if output is not None and str(output) == "-":
         print(picture, end="")
@@ -69,7 +69,7 @@ def routes(
     as_json: AsJson = False,
 ) -> None:
     """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
-    description = load(shipped.find(file, shipped.FABRICS, "file"))
+    description = load(resources.find(file, resources.FABRICS, "file"))
     plan_ = AddressPlan(description.fabric, description.addressing)
     of_paths = {"--from": source, "--to": to, "--ev": ev, "--over": over}
     given = [name for name, value in of_paths.items() if value is not None]

@@ -20,14 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 import softmrc
-from softmrc import _core, environment, links
-from softmrc.child import command_of
+from softmrc import _core
+from softmrc._support.subprocesses import python_command
 from softmrc.cli import agent
 from softmrc.cli.terminal import terminal
-from softmrc.config import DeviceConfig
+from softmrc.config import DeviceConfig, environment, interfaces
+from softmrc.config.planes import resolve
 from softmrc.errors import MrcError
 from softmrc.lab import bpf
-from softmrc.planes import resolve
 from softmrc.torch import GPU_FILES
 
 UDP_SEGMENT, UDP_GRO = 103, 104
@@ -48,7 +48,7 @@ class Fact:
 def _planes() -> list[Fact]:
     try:
         wanted = environment.read()
-        chosen = links.Found(wanted.planes, wanted.why) if wanted.planes else links.found()
+        chosen = interfaces.DetectedPlanes(wanted.planes, wanted.why) if wanted.planes else interfaces.detect_planes()
         shown = []
         for name in chosen.planes:
             plane = resolve(name, chosen.why)
@@ -121,7 +121,7 @@ def _sealing() -> Fact:
 
 def _as_root(*words: str) -> str:
     """This command again; run as a module, it has no file that could be."""
-    here = command_of("softmrc") if Path(sys.argv[0]).suffix == ".py" else [sys.argv[0]]
+    here = python_command("softmrc") if Path(sys.argv[0]).suffix == ".py" else [sys.argv[0]]
     return _sudo() + shlex.join([*here, *words])
 
 
@@ -158,7 +158,7 @@ def facts() -> list[Fact]:
     python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
     found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
     found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _agent(), _lab(), _tshark()]
-    found += [Fact("environment", words, False) for words in environment.oddities(os.environ)]
+    found += [Fact("environment", words, False) for words in environment.unknown_variables(os.environ)]
     return found
 
 

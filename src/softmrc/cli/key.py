@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softmrc import identity
+from softmrc.connection import identity
 
 key_app = typer.Typer(help="Keys by which ends know each other, instead of a shared secret.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="Where the key is, and the file of known peers.")]

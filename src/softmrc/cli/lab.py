@@ -11,16 +11,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from softmrc import shipped
+from softmrc._support import resources
+from softmrc._support.files import read_text, write_text
+from softmrc._support.units import as_duration_ns, rate_text
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
-from softmrc.files import read_text, write_text
 from softmrc.lab import Lab, PortState
 from softmrc.lab.faults import usual_mode
 from softmrc.lab.lab import take_down
-from softmrc.units import as_duration_ns, rate_text
 
 REBOOT = "5s"  # how long a node is gone
 lab_app = typer.Typer(help="A fabric of network namespaces on this machine (needs root).", no_args_is_help=True)
@@ -35,7 +35,7 @@ def up(
     ],
 ) -> None:
     """Build a lab; one that is up already is left as it is."""
-    file = shipped.find(file, shipped.FABRICS, "file")
+    file = resources.find(file, resources.FABRICS, "file")
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in file.stem)[:32] or "mrc"
     start = time.monotonic()
     lab = Lab.up(read_text(file, "file"), stem)

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 
-class Entry(NamedTuple):
+class LazyCommand(NamedTuple):
     """A row of the table: a command or a subgroup that is not imported yet."""
 
     name: str
@@ -71,12 +71,12 @@ def unfold_help(of: typer.Typer) -> None:
 class Commands(MutableMapping[str, Any]):
     """The commands of a group, by name. Looking a command up imports it; iterating over the names does not."""
 
-    def __init__(self, loaded: Mapping[str, Any], table: Sequence[Entry] = ()) -> None:
+    def __init__(self, loaded: Mapping[str, Any], table: Sequence[LazyCommand] = ()) -> None:
         self._all: dict[str, Any] = {**loaded, **{entry.name: entry for entry in table}}
 
     def __getitem__(self, name: str) -> Any:
         found = self._all[name]
-        if isinstance(found, Entry):
+        if isinstance(found, LazyCommand):
             found = self._all[name] = found.load()
         return found
 
@@ -97,11 +97,13 @@ class Commands(MutableMapping[str, Any]):
 
     def listed(self) -> Commands:
         """For `--help` of the group: what is not imported is a placeholder with a name and a help line only."""
-        found = {n: TyperCommand(n, help=one.help) if isinstance(one, Entry) else one for n, one in self._all.items()}
+        found = {
+            n: TyperCommand(n, help=one.help) if isinstance(one, LazyCommand) else one for n, one in self._all.items()
+        }
         return Commands(found)
 
 
-def group_of(*table: Entry) -> type[TyperGroup]:
+def group_of(*table: LazyCommand) -> type[TyperGroup]:
     """A `cls` for typer.Typer. The commands of the table follow those that are registered in the usual way."""
 
     class Group(TyperGroup):

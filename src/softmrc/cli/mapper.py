@@ -13,17 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from softmrc import control, shipped
+from softmrc._support import resources
+from softmrc._support.units import as_duration_ns, as_share, share_text
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape, load
-from softmrc.mapper import Finding, Mapper, Settings, State, Things, denylist_of, ecmp
-from softmrc.units import as_duration_ns, as_share, share_text
+from softmrc.mapper import Components, Finding, Mapper, MapperSettings, State, denylist_of, ecmp
+from softmrc.ops import control
 
 if TYPE_CHECKING:
     from softmrc.mapper.simulated import SimulatedFabric
 
-mapper_app = typer.Typer(help="Find what is broken in a fabric: packets over every path.", no_args_is_help=True)
+mapper_app = typer.Typer(help="Find what is broken in a fabric: probe every path.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a verdict.")]
 DenylistFile = Annotated[
     Path | None, typer.Option("--denylist", help="Write what is broken here, for nodes to keep away from.")
@@ -45,7 +46,7 @@ def lab(
 ) -> None:
     """Map a lab with real packets through the kernel's SRv6 (needs root)."""
     from softmrc.lab import Lab
-    from softmrc.mapper.kernel import LabFabric, lab_settings
+    from softmrc.mapper.lab_fabric import LabFabric, lab_settings
 
     found = Lab.find(name)
     settings = lab_settings(found, lanes)
@@ -71,22 +72,22 @@ def sim(
     """Map a simulated fabric that you break, to see what the mapper would say."""
     from softmrc.mapper.simulated import SimulatedFabric
 
-    description = load(shipped.find(file, shipped.FABRICS, "file"))
+    description = load(resources.find(file, resources.FABRICS, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
-    things = Things(description.fabric, lanes)
+    things = Components(description.fabric, lanes)
     for text in broken or []:
         plant(fabric, things, text, seconds)
     _run(Mapper(fabric, sim_settings(description.fabric, lanes)), description.name, seconds, False, denylist, as_json)
 
 
-def sim_settings(shape: Shape, lanes: int = 1) -> Settings:
+def sim_settings(shape: Shape, lanes: int = 1) -> MapperSettings:
     """A slot is long enough for a round's large packets to be a small part of what a link carries in it."""
-    made = Settings(lanes=lanes)
+    made = MapperSettings(lanes=lanes)
     large_s = made.large_bytes * 8 / min(shape.host_link_bps, shape.fabric_link_bps)
     return replace(made, slot_s=max(made.slot_s, 50 * large_s))
 
 
-def plant(fabric: SimulatedFabric, things: Things, text: str, seconds: float) -> None:
+def plant(fabric: SimulatedFabric, things: Components, text: str, seconds: float) -> None:
     """Break what a text such as `p0.leaf0-spine1=loss:1%` says, at once."""
     name, _, how = text.partition("=")
     kind, _, argument = how.partition(":")
@@ -116,7 +117,7 @@ def by_ports(
     """Where paths are chosen by a hash: probes of running devices over each source port, and what that tells."""
     cells = [cell for path in others or [] for cell in ecmp.load(path)]
     if rounds:
-        nodes = [control.the_device(device)] if device else control.devices()
+        nodes = [control.find_device(device)] if device else control.devices()
         if not nodes:
             raise UsageError("no device is running, so nothing can be probed")
         for node in nodes:

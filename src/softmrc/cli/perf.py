@@ -17,9 +17,9 @@ from rich.console import Console
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.connection import Connection, Message, RemoteRegion, connect, listen
+from softmrc.device import MemoryRegion
 from softmrc.engine import CompletionStatus
 from softmrc.errors import RemoteError, UsageError
-from softmrc.verbs import MemoryRegion
 
 SIZES = tuple(1 << shift for shift in range(1, 25, 2)) + (1 << 24,)
 LARGEST = max(SIZES)

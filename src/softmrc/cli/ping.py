@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 
 import typer
 
+from softmrc._support.units import ev_text
 from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import Connection, connect
+from softmrc.device import EventType
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
-from softmrc.units import ev_text
-from softmrc.verbs import EventType
 
 PORT = re.compile("[0-9]{1,5}")
 
@@ -69,7 +69,7 @@ def seen(answered: int, asked: int, state: EvState) -> str:
 
 
 @dataclass(frozen=True)
-class Carried:
+class PlaneStatus:
     """What gets through on one plane, as was found out when the connection was made."""
 
     plane: int
@@ -80,7 +80,7 @@ class Carried:
     is_narrow: bool
 
     @classmethod
-    def of(cls, connection: Connection, plane: int) -> Carried:
+    def of(cls, connection: Connection, plane: int) -> PlaneStatus:
         survey, row = connection._survey(), connection.device.planes()[plane]
         here, path = connection.device.local_planes[plane], row["path_mtu"]
         full = survey.bytes_of(plane, connection.device.payload(connection.is_sealed))
@@ -128,7 +128,7 @@ def ping(
     carry full-size packets."""
     host, port = split_address(address)
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
-        carried = [Carried.of(connection, number) for number in range(len(connection.device.local_planes))]
+        carried = [PlaneStatus.of(connection, number) for number in range(len(connection.device.local_planes))]
         answers = probe_all(connection, count, interval_ms / 1000)
         states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}
         rows = [Row.of(connection, path, times, count, states[path]) for path, times in answers.items()]

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from softmrc import control
 from softmrc.cli.ctl import AsJson, Device, say_rows
 from softmrc.cli.terminal import Grid
 from softmrc.errors import ConfigError
+from softmrc.ops import control
 
 profile_app = typer.Typer(
     help="Profiles that queue pairs are given: formats, EVs, congestion control.", no_args_is_help=True
@@ -58,7 +58,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """What there is, what it says, and how many queue pairs use it."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         laid = control.Profiles(node)
         _show(as_json, laid.all() if number is None else [laid.find(number)])
 
@@ -71,14 +71,14 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """A new one, in INIT: `add ev count=64 mode=automatic`."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _show(as_json, [control.Profiles(node).add(kind, **_settings(settings))])
 
 
 @profile_app.command("set")
 def change(number: Number, settings: Settings = None, device: Device = None, as_json: AsJson = False) -> None:
     """Change what one in INIT says: all that is named, or nothing."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _show(as_json, [control.Profiles(node).set(number, **_settings(settings))])
 
 
@@ -90,14 +90,14 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """INIT → OFFLINE, where it must be right as a whole; → ONLINE, where it can be used; and back, once nobody does."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         _show(as_json, [control.Profiles(node).move(number, to)])
 
 
 @profile_app.command("remove")
 def remove(number: Number, device: Device = None) -> None:
     """One that is in INIT."""
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         control.Profiles(node).remove(number)
     print(f"profile {number} is gone")
 
@@ -112,7 +112,7 @@ def give(
     """What queue pairs get, from now on, that ask for no profile."""
     if (number is None) == (own is None):
         raise ConfigError("number", number, "the number of a profile, or --own")
-    with control.the_device(device) as node:
+    with control.find_device(device) as node:
         if number is not None:
             _show(as_json, [control.Profiles(node).give_to_all(number)])
         else:

@@ -9,10 +9,10 @@ import typer
 from rich import box
 from rich.table import Table
 
+from softmrc._support.units import share_text
 from softmrc.cli.sim import INTERRUPTED
 from softmrc.cli.terminal import a_number, terminal
-from softmrc.sim import retries as weighed
-from softmrc.units import share_text
+from softmrc.planner import retries as weighed
 
 NONE_SEEN, UNCLEAR, ONCE = "none", "unclear", "–"
 
@@ -72,7 +72,7 @@ def cells(one: weighed.Cost) -> list[str]:
     return [again, told(one.time) + some, told(one.step), UNCLEAR if one.usd is None else f"{one.usd:,.0f}"]
 
 
-def told(spread: weighed.Spread, times: float = 100, form: str = ".1f", unit: str = "%") -> str:
+def told(spread: weighed.SeedSpread, times: float = 100, form: str = ".1f", unit: str = "%") -> str:
     """The mean, or the least and the most where some seeds lose and some do not."""
     least, mean, most = (f"{times * one:+{form}}" for one in (min(spread.values), spread.mean, max(spread.values)))
     if spread.is_clear:

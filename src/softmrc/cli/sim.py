@@ -19,12 +19,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from softmrc import shipped
 from softmrc import sim as simulator
+from softmrc._support import resources
+from softmrc._support.files import check_place, write_text
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, load
-from softmrc.files import check_place, write_text
 from softmrc.sim import answer as answers
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
@@ -126,10 +126,10 @@ def sim(
 
 def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
     """A scenario, on its own fabric or on that of a fabric file; delays and forwarding stay the scenario's."""
-    scenario = simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario"))
+    scenario = simulator.load(resources.find(file, resources.SCENARIOS, "scenario"))
     if fabric is None:
         return scenario
-    path = shipped.find(fabric, shipped.FABRICS, "--fabric").resolve()
+    path = resources.find(fabric, resources.FABRICS, "--fabric").resolve()
     table, shape = scenario.table, load(path).fabric
     own = {key: value for key, value in table.get("fabric", {}).items() if key not in SHAPE_KEYS}
     if "nic_bps" in table.get("fabric", {}):  # what changes its planes leaves a NIC its rate

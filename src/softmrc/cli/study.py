@@ -12,17 +12,17 @@ import typer
 from rich import box
 from rich.table import Table
 
-from softmrc import shipped
+from softmrc._support import resources
+from softmrc._support.files import check_place, read_text, write_text
+from softmrc._support.units import counted
 from softmrc.cli.sim import INTERRUPTED
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
-from softmrc.fabric import study as studies
-from softmrc.fabric.plan import Prices
-from softmrc.fabric.report import STUDY_HEAD, planes_rows, study_html, study_note, study_row
-from softmrc.files import check_place, read_text, write_text
-from softmrc.sim.confirm import Confirmed, Slice
+from softmrc.planner import study as studies
+from softmrc.planner.confirm import Confirmed, Slice
+from softmrc.planner.plan import Prices
+from softmrc.planner.report import STUDY_HEAD, planes_rows, study_html, study_note, study_row
 from softmrc.sim.sweep import running
-from softmrc.units import counted
 
 SHOWN_OUT = 12
 
@@ -47,7 +47,7 @@ def study(
         raise ConfigError("--keep", str(kept), "with --confirm, whose simulations it keeps")
     check_place(report)
     check_place(kept)
-    asked, book = studies.load(shipped.find(file, shipped.STUDIES, "study")), Prices.load(prices)
+    asked, book = studies.load(resources.find(file, resources.STUDIES, "study")), Prices.load(prices)
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
     slices = {p.name: _slice(p, asked.evs) for p in front}

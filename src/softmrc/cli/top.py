@@ -17,17 +17,17 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from softmrc import control
 from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import LEGENDS, MARKS, Grid, a_number, terminal
 from softmrc.connection import connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError, printable
+from softmrc.ops import control
 
 MESSAGE = 1 << 20
 DEPTH = 8
-MOST_MARKS = 64  # paths of a plane that are shown one by one
+MAX_MARKS = 64  # paths of a plane that are shown one by one
 COUNTS = {
     "packets_retransmitted": "sent again",
     "loss_spurious": "needlessly",
@@ -42,10 +42,10 @@ HEADS = ("plane", "state", "out, Gb/s", "in, Gb/s", "packets/s", "window, B", "p
 Work = Callable[[float], None]  # does something for so many seconds
 
 
-class Sight:
+class DeviceView:
     """A device, as it was when it was last looked at."""
 
-    def __init__(self, node: control.Node) -> None:
+    def __init__(self, node: control.DeviceClient) -> None:
         self._node = node
         self._info = node.info()
         self._before = self._look()
@@ -99,7 +99,7 @@ def paths_of(qps: list[dict[str, Any]], plane: int) -> Text:
     states = [
         getattr(EvState, one["state"].upper()) for qp in qps for one in qp.get("evs") or () if one["plane"] == plane
     ]
-    if len(states) <= MOST_MARKS:
+    if len(states) <= MAX_MARKS:
         return Text("").join(MARKS[state] for state in states)
     counted = [Text.assemble(MARKS[state], f" {states.count(state)}") for state in EvState if state in states]
     return Text("  ").join(counted)
@@ -139,13 +139,13 @@ def load_on(address: str, planes: list[str], loss: float, secret: str | None) ->
         connection.post(remote, 0, b"end", imm=END)
 
 
-def watched(device: str | None) -> list[Sight]:
+def watched(device: str | None) -> list[DeviceView]:
     """The one that is named, or all of this user's."""
-    nodes = control.devices() if device is None else [control.the_device(device)]
+    nodes = control.devices() if device is None else [control.find_device(device)]
     found = []
     for node in nodes:
         with suppress(RemoteError, UsageError):  # it has just left, or is ill; the others are not
-            found.append(Sight(node))
+            found.append(DeviceView(node))
     if not found:
         raise UsageError(
             f"nobody is there to be looked at: no device of yours is in {control.folder()}; "
@@ -154,7 +154,7 @@ def watched(device: str | None) -> list[Sight]:
     return found
 
 
-def look(sights: list[Sight], work: Work, seconds: float, interval_s: float) -> None:
+def look(sights: list[DeviceView], work: Work, seconds: float, interval_s: float) -> None:
     """Draw until the time is over, or Ctrl-C; where there is no terminal, once, at the end."""
     console = terminal()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None

@@ -53,7 +53,7 @@ class ReduceOp(IntEnum):
     PREMUL_SUM = 8  # the sum of every element times `factor`
 
 
-class Kind(IntEnum):
+class CollectiveKind(IntEnum):
     """Which collective. The numbers are the native core's."""
 
     ALL_REDUCE = 0

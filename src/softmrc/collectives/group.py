@@ -10,21 +10,20 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from softmrc import leaving
-from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
-from softmrc.collectives.offer import MOST_STRANDS
-from softmrc.collectives.rendezvous import Meeting, Pairs, excuse_to_others
-from softmrc.collectives.table import Table
-from softmrc.collectives.work import CollectiveError, Work, herald, quietly
+from softmrc._support.fork import disown_in_child
+from softmrc.collectives.block import Block, CollectiveKind, DType, ReduceOp, as_block, as_parts
+from softmrc.collectives.rank_info import MAX_STRANDS
+from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs, excuse_to_others
+from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.work import CollectiveError, Work, callback_thread, suppress_errors
 from softmrc.config import DeviceConfig
-from softmrc.connection.arrange import secret_of
+from softmrc.config.planes import LocalPlane, resolve_all
+from softmrc.connection.bootstrap import secret_of
+from softmrc.device import Device, shutdown
+from softmrc.device.checks import whole
+from softmrc.device.width import lanes_of_rank, processes_here
 from softmrc.errors import ConfigError
-from softmrc.fork import leave_to_parent
-from softmrc.planes import LocalPlane, resolve_all
-from softmrc.recorder.recorder import recorder_of
-from softmrc.verbs import Device
-from softmrc.verbs.bounds import whole
-from softmrc.verbs.width import lanes_of_rank, processes_here
+from softmrc.ops.recorder.recorder import recorder_of
 
 Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a known dtype
 Parts = Memory | Sequence[Memory]
@@ -44,7 +43,7 @@ class Group:
     fails on every rank. Any failure is final for the group: later operations fail with the same words.
     """
 
-    def __init__(self, meeting: Meeting, timeout_s: float, owns_device: bool) -> None:
+    def __init__(self, meeting: GroupJoin, timeout_s: float, owns_device: bool) -> None:
         self.rank = meeting.rank
         self.size = meeting.size
         self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
@@ -52,9 +51,9 @@ class Group:
         self._owns_device = owns_device
         self._meeting = meeting
         self._closed = True  # until it is open
-        self._native = meeting.meet(herald()._native)
+        self._native = meeting.meet(callback_thread()._native)
         self.lanes: int = self._native.strands  # over which large operations are spread
-        leave_to_parent(self, f"rank {self.rank} of the group")
+        disown_in_child(self, f"rank {self.rank} of the group")
         self._explanations: dict[str, str] = {}  # of what ended the group
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
@@ -87,9 +86,9 @@ class Group:
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
         _positive("timeout_s", timeout_s)
-        if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MOST_STRANDS:
-            raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
-        table = Table(store, name, rank, size, timeout_s, secret_of(None))
+        if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MAX_STRANDS:
+            raise ConfigError("lanes", lanes, f"1 to {MAX_STRANDS}, or None: by processors and ranks")
+        table = StoreRendezvous(store, name, rank, size, timeout_s, secret_of(None))
         config = device_config or DeviceConfig()
         try:
             made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
@@ -98,7 +97,7 @@ class Group:
             raise
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
-            meeting = Meeting(table, rank, size, made, timeout_s, min(lanes or MOST_STRANDS, made.lanes), is_firm)
+            meeting = GroupJoin(table, rank, size, made, timeout_s, min(lanes or MAX_STRANDS, made.lanes), is_firm)
             return cls(meeting, timeout_s, owns_device)
         except BaseException:
             if owns_device:
@@ -107,7 +106,7 @@ class Group:
 
     def _issue(
         self,
-        kind: Kind,
+        kind: CollectiveKind,
         dtype: DType,
         inputs: Sequence[Block],
         outputs: Sequence[Block],
@@ -171,7 +170,7 @@ class Group:
         """Everybody gets the reduction of all inputs; without `output`, in place."""
         source = as_block(input, writable=output is None)
         to = source if output is None else as_block(output)
-        return self._issue(Kind.ALL_REDUCE, source.dtype, (source,), (to,), timeout_s, op, factor)
+        return self._issue(CollectiveKind.ALL_REDUCE, source.dtype, (source,), (to,), timeout_s, op, factor)
 
     def reduce_scatter(
         self,
@@ -185,17 +184,17 @@ class Group:
         """Rank r gets the reduction of everybody's part r. `input`: `size` parts, or one block that is cut evenly."""
         to = as_block(output)
         parts = as_parts(input, self.size, writable=False)
-        return self._issue(Kind.REDUCE_SCATTER, to.dtype, parts, (to,), timeout_s, op, factor)
+        return self._issue(CollectiveKind.REDUCE_SCATTER, to.dtype, parts, (to,), timeout_s, op, factor)
 
     def all_gather(self, input: Memory, output: Parts, *, timeout_s: float | None = None) -> Work:
         """Everybody gets everybody's input. `output`: `size` parts (they may differ in length), or one block."""
         source = as_block(input, writable=False)
-        return self._issue(Kind.ALL_GATHER, source.dtype, (source,), as_parts(output, self.size), timeout_s)
+        return self._issue(CollectiveKind.ALL_GATHER, source.dtype, (source,), as_parts(output, self.size), timeout_s)
 
     def broadcast(self, memory: Memory, root: int = 0, *, timeout_s: float | None = None) -> Work:
         """Everybody gets what the root has."""
         block = as_block(memory, writable=self.rank != root)
-        return self._issue(Kind.BROADCAST, block.dtype, (), (block,), timeout_s, root=root)
+        return self._issue(CollectiveKind.BROADCAST, block.dtype, (), (block,), timeout_s, root=root)
 
     def reduce(
         self,
@@ -211,7 +210,7 @@ class Group:
         is_root = self.rank == root
         source = as_block(input, writable=is_root and output is None)
         outputs = () if not is_root else (source if output is None else as_block(output),)
-        return self._issue(Kind.REDUCE, source.dtype, (source,), outputs, timeout_s, op, factor, root)
+        return self._issue(CollectiveKind.REDUCE, source.dtype, (source,), outputs, timeout_s, op, factor, root)
 
     def gather(
         self, input: Memory, output: Parts | None = None, root: int = 0, *, timeout_s: float | None = None
@@ -219,7 +218,7 @@ class Group:
         """The root gets everybody's input; `output` is needed there alone."""
         source = as_block(input, writable=False)
         outputs = as_parts(output, self.size) if self.rank == root else ()
-        return self._issue(Kind.GATHER, source.dtype, (source,), outputs, timeout_s, root=root)
+        return self._issue(CollectiveKind.GATHER, source.dtype, (source,), outputs, timeout_s, root=root)
 
     def scatter(
         self, output: Memory, input: Parts | None = None, root: int = 0, *, timeout_s: float | None = None
@@ -227,7 +226,7 @@ class Group:
         """Rank r gets part r of the root's `input`, which is needed there alone."""
         to = as_block(output)
         inputs = as_parts(input, self.size, writable=False) if self.rank == root else ()
-        return self._issue(Kind.SCATTER, to.dtype, inputs, (to,), timeout_s, root=root)
+        return self._issue(CollectiveKind.SCATTER, to.dtype, inputs, (to,), timeout_s, root=root)
 
     def all_to_all(
         self,
@@ -241,11 +240,11 @@ class Group:
         """Part p of the input goes to rank p, part p of the output comes from rank p. Counts cut one block unevenly."""
         sources = as_parts(input, self.size, input_counts, writable=False)
         targets = as_parts(output, self.size, output_counts)
-        return self._issue(Kind.ALL_TO_ALL, targets[0].dtype, sources, targets, timeout_s)
+        return self._issue(CollectiveKind.ALL_TO_ALL, targets[0].dtype, sources, targets, timeout_s)
 
     def barrier(self, *, timeout_s: float | None = None) -> Work:
         """Done when every rank has called it."""
-        return self._issue(Kind.BARRIER, DType.UINT8, (), (), timeout_s)
+        return self._issue(CollectiveKind.BARRIER, DType.UINT8, (), (), timeout_s)
 
     def send(self, memory: Memory, to: int, tag: int = 0, *, timeout_s: float | None = None) -> Work:
         """To a `recv` of the same tag and length, in the order of issue. A small one ends when it has been copied."""
@@ -283,7 +282,7 @@ class Group:
         return self._explanations[text]
 
     @property
-    def pairs(self) -> dict[int, tuple[Pairs, ...]]:
+    def pairs(self) -> dict[int, tuple[PeerQueuePairs, ...]]:
         """The queue pairs to every peer that this rank has spoken with, by strand, for those who watch."""
         found = ((peer, self._meeting.pairs_of(self._native, peer)) for peer in range(self.size) if peer != self.rank)
         return {peer: pairs for peer, pairs in found if pairs}
@@ -296,7 +295,7 @@ class Group:
         """End everything under way with an error, here and on every rank. From any thread; waiting threads return."""
         self._native.abort(reason)
 
-    def close(self, linger_s: float = leaving.FLUSH_S) -> None:
+    def close(self, linger_s: float = shutdown.FLUSH_S) -> None:
         """Leave. When this returns, what was sent is acknowledged and the peers know that this rank has left, unless
         they did not answer for `linger_s`. What they sent is acknowledged later still, as `Device.close` says.
         Operations under way fail, on every rank."""
@@ -320,7 +319,7 @@ class Group:
     def __del__(self) -> None:
         """One that was dropped leaves a device that it shares as it found it."""
         if not getattr(self, "_closed", True):
-            quietly(functools.partial(self.close, 0.0))
+            suppress_errors(functools.partial(self.close, 0.0))
 
     def __enter__(self) -> Self:
         return self
@@ -370,7 +369,7 @@ def _tag(tag: int) -> int:
 
 def _close_all() -> None:
     for group in list(_open):
-        quietly(functools.partial(group.close, 1.0))
+        suppress_errors(functools.partial(group.close, 1.0))
 
 
-leaving.at_exit(_close_all)
+shutdown.at_exit(_close_all)

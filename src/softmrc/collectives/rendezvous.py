@@ -24,12 +24,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from softmrc import _core, reach, sealing
-from softmrc.collectives import neighbours
-from softmrc.collectives.offer import (
-    Greeting,
+from softmrc import _core
+from softmrc.collectives import shm
+from softmrc.collectives.rank_info import (
+    ChannelInfo,
     Offer,
-    Strand,
+    RankInfo,
     are_sure,
     are_together,
     check,
@@ -38,28 +38,30 @@ from softmrc.collectives.offer import (
     strands_of,
     strands_told,
 )
-from softmrc.collectives.table import Table
-from softmrc.collectives.work import CollectiveError, quietly
+from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.work import CollectiveError, suppress_errors
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
-from softmrc.connection.arrange import SECRET
+from softmrc.config.planes import SMALLEST_MTU
+from softmrc.connection import keys as sealing
+from softmrc.connection import path_check
+from softmrc.connection.bootstrap import SECRET
+from softmrc.connection.keys import KeyShare, PeerEncryption
+from softmrc.connection.path_mtu import MtuDiscovery
+from softmrc.connection.validate import ProtocolError, socket_addresses
+from softmrc.device import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
+from softmrc.device.checks import whole
+from softmrc.device.width import cores, processes_here
 from softmrc.errors import ConfigError
-from softmrc.path_mtu import Survey
-from softmrc.planes import SMALLEST_MTU
-from softmrc.said import Nonsense, ends_of
-from softmrc.sealing import Share, Told
-from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
-from softmrc.verbs.bounds import whole
-from softmrc.verbs.width import cores, processes_here
 
 log = logging.getLogger(__name__)
 SEEN_EVERY_S = 0.005
 UNREACHED = "another is where it said to be, or only one of its other connections and this group is encrypted"
 SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
-Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
+Found = dict[int, tuple[Offer, list[ChannelInfo]]]  # by rank, how the others are reached
 
 
 @dataclass
-class Pairs:
+class PeerQueuePairs:
     """The two queue pairs to one peer, on one strand."""
 
     messages: QueuePair
@@ -89,21 +91,21 @@ def cores_to_share(is_firm: bool) -> int:
     return 0 if is_firm else max(1, int(cores()))
 
 
-def excuse_to_others(table: Table, error: BaseException, rank: int, size: int) -> None:
+def excuse_to_others(table: StoreRendezvous, error: BaseException, rank: int, size: int) -> None:
     """This rank cannot join for that reason."""
-    quietly(lambda: table.excuse(error, Greeting.own(cores_to_share(False), 0).told(rank, size)))
+    suppress_errors(lambda: table.excuse(error, RankInfo.own(cores_to_share(False), 0).to_wire(rank, size)))
 
 
-class Elsewhere(Exception):
+class NotLocal(Exception):
     """Not all ranks are where this one took them to be; they have agreed, and it may join with another device."""
 
 
-class Meeting:
+class GroupJoin:
     """One rank on its way into a group."""
 
     def __init__(
         self,
-        table: Table,
+        table: StoreRendezvous,
         rank: int,
         size: int,
         device: Device,
@@ -124,17 +126,17 @@ class Meeting:
         self._most_lanes = lanes
         self._is_guess = is_guess
         self._secret = table.shared_secret
-        self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
+        self._share = KeyShare() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = cores_to_share(is_firm)
-        self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
+        self._memory = shm.memory_of_this_process() if shm.is_wanted(device) else ""
         self._side_by_side = 1
         self._is_sure = False  # that all ranks reach each other
         self._seen_until = 0.0
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
-        self._told: dict[int, Told | None] = {}  # by rank: its share of the keys
-        self._places: dict[int, list[Strand]] = {}  # of the others
+        self._told: dict[int, PeerEncryption | None] = {}  # by rank: its share of the keys
+        self._places: dict[int, list[ChannelInfo]] = {}  # of the others
         self.mtu = device.payload(self._share is not None)  # the smallest of all ranks'
 
     def meet(self, port: Any) -> Any:
@@ -150,8 +152,8 @@ class Meeting:
                     _say_unsealed()
         except BaseException as error:
             why = str(error) or type(error).__name__
-            if not isinstance(error, Elsewhere):
-                quietly(lambda: self.table.give_up(why))
+            if not isinstance(error, NotLocal):
+                suppress_errors(lambda: self.table.give_up(why))
             if native is not None:
                 native.close(0.0)
             self.leave()
@@ -173,35 +175,35 @@ class Meeting:
     def _likely_strands(self) -> int:
         """By what the others said; before they are heard, by the ranks that are on this host in all likelihood."""
         if self.table.said:
-            return min(self._most_lanes, strands_of(Greeting.heard(self.table.said, self.table)))
+            return min(self._most_lanes, strands_of(RankInfo.from_wire(self.table.said, self.table)))
         here = processes_here(unless_said=self.size if self.device.stays_here else 1)
         return max(1, min(self._most_lanes, self._cores // here if self._cores else self._most_lanes))
 
     def _join(self, native: Any) -> None:
         kept = zip(self.lanes, native.reserve(), strict=True)
-        mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
+        mine = [ChannelInfo(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
         if not self.table.said:
             # An old record can be put back, MAC and all: with a secret, offers are for those who agreed.
             offer = self._offer(mine) if self._secret is None else None
             lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
             is_sure = self.device.stays_here and not self.device.weather and self._share is None
-            greeting = Greeting.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
-            self.table.hear(greeting.told(self.rank, self.size))
+            greeting = RankInfo.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
+            self.table.hear(greeting.to_wire(self.rank, self.size))
         while not self._has_joined(native, mine):
             self._forget()
             if not native.stop():
                 raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
         if not self._is_sure:
             self._agree_on_size(native)
-            self._seen_until = time.monotonic() + reach.SILENT_S
+            self._seen_until = time.monotonic() + path_check.SILENT_S
             self._see_planes(native)
 
-    def _has_joined(self, native: Any, mine: list[Strand]) -> bool:
+    def _has_joined(self, native: Any, mine: list[ChannelInfo]) -> bool:
         """At once, where all have said how they are reached; else they agree, and then say so. False where somebody has
         said something new meanwhile."""
         table = self.table
         try:
-            greetings = Greeting.heard(table.said, table)
+            greetings = RankInfo.from_wire(table.said, table)
             found = self._found(mine, greetings) if is_final(greetings) else None
             strands = min(len(mine), strands_of(greetings))
             is_even = found is not None and all(len(its) == strands == len(mine) for _, its in found.values())
@@ -224,7 +226,9 @@ class Meeting:
         """All are ready and nobody has spoken yet. Each rank sees which packets get through to the next one; where full
         ones do not, all make them smaller before anybody sends one."""
         peer = (self.rank + 1) % self.size
-        survey = Survey(self.device, self.lanes[0], self._places[peer][0].planes, self.mtu, self._share is not None)
+        survey = MtuDiscovery(
+            self.device, self.lanes[0], self._places[peer][0].planes, self.mtu, self._share is not None
+        )
         for pause_s in survey.pauses():
             time.sleep(pause_s)
         survey.note(f"rank {peer}")
@@ -242,25 +246,25 @@ class Meeting:
         self._start(native)
         self.table.tell("", "narrowed")
 
-    def _found(self, mine: list[Strand], greetings: list[Greeting]) -> Found:
+    def _found(self, mine: list[ChannelInfo], greetings: list[RankInfo]) -> Found:
         """How each of the others is reached, as it said in its greeting."""
         found = {peer: self._parsed(peer, greetings[peer].offer or {}) for peer in self._others()}
         self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
         return found
 
     def _agree(
-        self, native: Any, mine: list[Strand], greetings: list[Greeting], found: Found | None, strands: int
+        self, native: Any, mine: list[ChannelInfo], greetings: list[RankInfo], found: Found | None, strands: int
     ) -> None:
         """With those who have confirmed what they said, on so many strands or fewer, and on how they are reached."""
         if found is None:
             if self._is_guess and not are_together(greetings):
-                raise Elsewhere
+                raise NotLocal
             self._narrow(native, mine, strands)
             found = self._exchange(mine)
         self._narrow(native, mine, min(strands, *(len(its) for _, its in found.values())))
         self._learn(native, mine, found)
 
-    def _narrow(self, native: Any, mine: list[Strand], strands: int) -> None:
+    def _narrow(self, native: Any, mine: list[ChannelInfo], strands: int) -> None:
         if strands < len(mine):
             native.narrow(strands)
             del mine[strands:], self.lanes[strands:]
@@ -268,11 +272,11 @@ class Meeting:
     def _start(self, native: Any) -> None:
         native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
 
-    def pairs_of(self, native: Any, peer: int) -> tuple[Pairs, ...]:
+    def pairs_of(self, native: Any, peer: int) -> tuple[PeerQueuePairs, ...]:
         """The queue pairs to a peer, on the strands where something was said."""
         domain = ProtectionDomain(self.device, native.domain(peer))
         return tuple(
-            Pairs(*(QueuePair(self.device, qpn, self.cq, self.cq, domain) for qpn in both))
+            PeerQueuePairs(*(QueuePair(self.device, qpn, self.cq, self.cq, domain) for qpn in both))
             for both in native.pairs(peer)
         )
 
@@ -280,27 +284,27 @@ class Meeting:
         """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
         that every plane of everybody is seen and nobody waits for all."""
         peer = (self.rank + 1) % self.size
-        reach.warn_of_links(self.device)
-        if native.meet(0, peer, reach.GRACE_S):
+        path_check.warn_of_links(self.device)
+        if native.meet(0, peer, path_check.GRACE_S):
             return
         pairs = self.pairs_of(native, peer)
         if not pairs:
             raise CollectiveError(native.error or f"rank {peer} cannot be reached: {UNREACHED}")
         pair = pairs[0].messages
-        for pause_s in reach.pauses([pair], min(reach.SILENT_S, self._timeout_s)):
+        for pause_s in path_check.pauses([pair], min(path_check.SILENT_S, self._timeout_s)):
             time.sleep(pause_s)
         node = Peer(0, self._places[peer][0].planes)
-        if words := reach.never_reached(pair, node):
+        if words := path_check.never_reached(pair, node):
             raise CollectiveError(f"rank {peer} {words}")
-        reach.warn_of_silence(pair, node, f"rank {peer}")
+        path_check.warn_of_silence(pair, node, f"rank {peer}")
 
     def tried(self, peer: int) -> str:
         """What is to be said of a rank that stopped answering; empty of one that this rank has never been told of."""
         if peer not in self._places or self.device.is_closed:
             return ""
         planes = self._places[peer][0].planes
-        survey = Survey(self.device, self.lanes[0], planes, self.mtu, self._share is not None)
-        return survey.lost_now() or reach.tried(self.device, planes)
+        survey = MtuDiscovery(self.device, self.lanes[0], planes, self.mtu, self._share is not None)
+        return survey.lost_now() or path_check.tried(self.device, planes)
 
     def wait_to_be_seen(self, native: Any) -> None:
         """To the rank before this one, which may still be on its way to see whether it answers, whoever leaves at once
@@ -330,41 +334,41 @@ class Meeting:
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
 
-    def _offer(self, strands: list[Strand]) -> Offer:
+    def _offer(self, strands: list[ChannelInfo]) -> Offer:
         device = self.device
         return {
             "memory": self._memory,
             "mtu": device.payload(self._share is not None),
             "icrc": device.config.icrc,
             "sealed": self._share is not None,
-            "seal": self._share and self._share.told(),
+            "seal": self._share and self._share.to_wire(),
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
-            "strands": [strand.told() for strand in strands],
+            "strands": [strand.to_wire() for strand in strands],
         }
 
     def _where(self, peer: int) -> str:
         """Under which key a rank says how it is reached."""
         return self.table.told_at(peer) if self.table.has_told else self.table.key("says", peer)
 
-    def _parsed(self, peer: int, offer: Offer) -> tuple[Offer, list[Strand]]:
+    def _parsed(self, peer: int, offer: Offer) -> tuple[Offer, list[ChannelInfo]]:
         where = self._where(peer)
         try:
             self._compare(peer, offer, {"icrc": self.device.config.icrc, "sealed": self._share is not None}, where)
-            self._told[peer] = Told.parse("seal", offer.get("seal"))
+            self._told[peer] = PeerEncryption.parse("seal", offer.get("seal"))
             if self._share is not None and self._told[peer] is None:
-                raise Nonsense("seal", offer.get("seal"), "its share of the keys")
+                raise ProtocolError("seal", offer.get("seal"), "its share of the keys")
             check(offer)
             strands = strands_told(offer, self.size)
-        except Nonsense as error:
+        except ProtocolError as error:
             raise self._makes_no_sense(peer, error) from None
         self._compare_planes(peer, strands, where)
         return offer, strands
 
-    def _makes_no_sense(self, peer: int, error: Nonsense) -> CollectiveError:
+    def _makes_no_sense(self, peer: int, error: ProtocolError) -> CollectiveError:
         return CollectiveError(f"rank {peer}: {self._where(peer)} makes no sense: {error}")
 
-    def _exchange(self, mine: list[Strand]) -> Found:
+    def _exchange(self, mine: list[ChannelInfo]) -> Found:
         """How each of the others is reached, of ranks that have agreed."""
         told = self.table.tell(json.dumps(self._offer(mine)))
         found = {peer: self._parsed(peer, self._read(peer, told[peer])) for peer in self._others()}
@@ -374,7 +378,7 @@ class Meeting:
     def _read(self, peer: int, text: str) -> Offer:
         try:
             return read(text)
-        except Nonsense as error:
+        except ProtocolError as error:
             raise self._makes_no_sense(peer, error) from None
 
     def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
@@ -383,11 +387,11 @@ class Meeting:
                 said = f"rank {peer} {_in_words(key, its.get(key))}, rank {self.rank} {_in_words(key, value)}"
                 raise CollectiveError(f"{said}; set {SET_BY.get(key, 'them')} alike ({where})")
 
-    def _learn(self, native: Any, mine: list[Strand], found: Found) -> None:
+    def _learn(self, native: Any, mine: list[ChannelInfo], found: Found) -> None:
         """Where everybody is, and what it keeps for us."""
         self._places = {peer: strands for peer, (_, strands) in found.items()}
         memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}
-        self._side_by_side = neighbours.side_by_side([memories[rank] for rank in range(self.size)])
+        self._side_by_side = shm.share_memory_pairs([memories[rank] for rank in range(self.size)])
         self.mtu = whole_payload(
             min(self.device.payload(self._share is not None), *(offer["mtu"] for offer, _ in found.values()))
         )
@@ -397,7 +401,7 @@ class Meeting:
             try:
                 at = self._know(native, peer, offer, its)
                 self._seal(peer, at, mine, its)
-            except (ConfigError, Nonsense, TypeError) as error:  # numbers that fit their field and not each other
+            except (ConfigError, ProtocolError, TypeError) as error:  # numbers that fit their field and not each other
                 raise CollectiveError(f"rank {peer} cannot be reached as {self._where(peer)} says: {error}") from None
         if self._share is not None:
             self._share.forget()
@@ -409,7 +413,7 @@ class Meeting:
         receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
         native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
 
-    def _compare_planes(self, peer: int, strands: list[Strand], where: str) -> None:
+    def _compare_planes(self, peer: int, strands: list[ChannelInfo], where: str) -> None:
         mine = [plane.address.version for plane in self.device.local_planes]
         for strand in strands:
             its = [plane.address.version for plane in strand.planes]
@@ -417,18 +421,18 @@ class Meeting:
                 self._compare(peer, {"number of planes": len(its)}, {"number of planes": len(mine)}, where)
                 self._compare(peer, {"planes of IP": its}, {"planes of IP": mine}, where)
 
-    def _check_places(self, found: dict[int, list[Strand]]) -> None:
+    def _check_places(self, found: dict[int, list[ChannelInfo]]) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
         taken: dict[tuple[bytes, int], int] = {}
         for peer, strands in found.items():
-            for address, port in [at for strand in strands for at in ends_of(strand.planes)]:
+            for address, port in [at for strand in strands for at in socket_addresses(strand.planes)]:
                 if (other := taken.setdefault((address, port), peer)) != peer:
                     raise CollectiveError(
                         f"rank {peer} is said to be at {ipaddress.ip_address(address)} port {port}, "
                         f"where rank {other} is ({self._where(peer)})"
                     )
 
-    def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> list[int]:
+    def _know(self, native: Any, peer: int, offer: Offer, strands: list[ChannelInfo]) -> list[int]:
         """By which numbers the lanes know its places."""
         device, config = self.device, self.device.config
         expected = [device._expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
@@ -441,7 +445,7 @@ class Meeting:
         native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied, is_neighbour)
         return at
 
-    def _seal(self, peer: int, at: list[int], mine: list[Strand], its: list[Strand]) -> None:
+    def _seal(self, peer: int, at: list[int], mine: list[ChannelInfo], its: list[ChannelInfo]) -> None:
         """Has the lanes know the keys of queue pairs to come, where packets are sealed: they are used up when one of
         the two first speaks, and what they were made of is forgotten before."""
         told = self._told[peer]

@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from softmrc import _core, leaving
+from softmrc import _core
+from softmrc._support.fork import disown_in_child
+from softmrc._support.threads import fork_safe_lock, has_started
+from softmrc.device import shutdown
 from softmrc.errors import RemoteError
-from softmrc.fork import leave_to_parent
-from softmrc.threads import a_lock, has_begun
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
@@ -64,24 +65,24 @@ class Work:
 
     def add_done_callback(self, fn: Callable[[Work], Any]) -> None:
         """Call `fn(work)` once it has ended: from the process's completion thread, never from the caller's."""
-        herald().tell(self, fn)
+        callback_thread().tell(self, fn)
 
     def __repr__(self) -> str:
         state = "failed" if self._native.error else "done" if self.done else "under way"
         return f"<Work, {state}>"
 
 
-class Herald:
+class CallbackThread:
     """The completion thread. It starts before the first callback and ends with the process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._native = _core.CompletionPort()
-        leave_to_parent(self, "the completion thread")
+        disown_in_child(self, "the completion thread")
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[Work, Callable[[Work], Any]]] = {}
         self._thread: threading.Thread | None = None
-        self._lock = a_lock()
+        self._lock = fork_safe_lock()
 
     def begin(self) -> None:
         """Start the thread, unless it runs: whoever will want to be told of an operation that it issues does so before,
@@ -92,7 +93,7 @@ class Herald:
                 try:
                     thread.start()
                 except BaseException:
-                    if not has_begun(thread):
+                    if not has_started(thread):
                         self._thread = None
                     raise
 
@@ -111,7 +112,7 @@ class Herald:
                     work._group._release(work._native)
                     fn(work)
                 except BaseException:  # CancelledError and SystemExit, too: others wait for their callbacks
-                    quietly(lambda: traceback.print_exc(file=sys.stderr))
+                    suppress_errors(lambda: traceback.print_exc(file=sys.stderr))
                 del work, fn
 
     def stop(self) -> None:
@@ -121,20 +122,20 @@ class Herald:
             self._thread.join()
 
 
-_heralds: list[Herald] = []
-_making = a_lock()
+_heralds: list[CallbackThread] = []
+_making = fork_safe_lock()
 
 
-def herald() -> Herald:
+def callback_thread() -> CallbackThread:
     """The one of this process; a forked child gets its own."""
     with _making:
         if not _heralds or _heralds[-1].pid != os.getpid():
-            _heralds.append(Herald())
-            leaving.at_exit(_heralds[-1].stop)
+            _heralds.append(CallbackThread())
+            shutdown.at_exit(_heralds[-1].stop)
         return _heralds[-1]
 
 
-def quietly(fn: Callable[[], Any]) -> None:
+def suppress_errors(fn: Callable[[], Any]) -> None:
     """Call it where nobody can be told of a failure."""
     with contextlib.suppress(Exception):
         fn()

@@ -13,11 +13,15 @@ that ends in `_async`. Between machines, give both sides the same `secret`, or s
 
 from __future__ import annotations
 
-from softmrc.connection.connection import Connection, Message
-from softmrc.connection.connector import connect, connect_async
-from softmrc.connection.listener import Listener, listen
-from softmrc.connection.offer import RemoteRegion
-from softmrc.connection.reception import HANDSHAKE_S, Refusals
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from softmrc.connection.acceptor import HANDSHAKE_S, Refusals
+    from softmrc.connection.connection import Connection, Message
+    from softmrc.connection.connector import connect, connect_async
+    from softmrc.connection.listener import Listener, listen
+    from softmrc.connection.offer import RemoteRegion
 
 __all__ = [
     "HANDSHAKE_S",
@@ -30,3 +34,21 @@ __all__ = [
     "connect_async",
     "listen",
 ]
+
+_HOMES = {
+    "Connection": "connection",
+    "Message": "connection",
+    "connect": "connector",
+    "connect_async": "connector",
+    "RemoteRegion": "offer",
+    "HANDSHAKE_S": "acceptor",
+    "Refusals": "acceptor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'softmrc.connection' has no attribute {name!r}")
+    found = getattr(importlib.import_module("softmrc.connection." + _HOMES.get(name, "listener")), name)
+    globals()[name] = found
+    return found

@@ -11,20 +11,20 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from softmrc import _core, leaving, reach, said, sealing
+from softmrc import _core
 from softmrc._core import SealKeys
 from softmrc.config import RtrAttributes, bounds, whole_payload
-from softmrc.connection.attendance import Attendance
-from softmrc.connection.doubt import Doubt
+from softmrc.connection import keys as sealing
+from softmrc.connection import path_check, validate
+from softmrc.connection.handshake import Authenticator, BootstrapSocket, HandshakeError
+from softmrc.connection.keys import KeyShare
+from softmrc.connection.liveness import LivenessCheck
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
-from softmrc.engine import CompletionStatus, QpState
-from softmrc.errors import ConfigError, RemoteError, UsageError
-from softmrc.handshake import Channel, Proof, Refusal
-from softmrc.path_mtu import Survey
-from softmrc.said import Nonsense
-from softmrc.sealing import Share
-from softmrc.verbs import (
+from softmrc.connection.path_mtu import MtuDiscovery
+from softmrc.connection.shared_poller import SharedPoller
+from softmrc.connection.validate import ProtocolError
+from softmrc.device import (
     Completion,
     CompletionQueue,
     Device,
@@ -33,9 +33,12 @@ from softmrc.verbs import (
     QueuePair,
     new_port_key,
     port_keys,
+    shutdown,
     writable_memory,
 )
-from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
+from softmrc.device.checks import FOR_EVER, instance, seconds, whole
+from softmrc.engine import CompletionStatus, QpState
+from softmrc.errors import ConfigError, RemoteError, UsageError
 
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
 LOOKS_EVERY = 64  # posts: so often is it noted which writes have ended, though nobody may ever wait for them
@@ -51,7 +54,9 @@ def _give_up_the_departed(device: Device) -> bool:
     ours = [one for one in device._dependents() if isinstance(one, Connection) and not one._closed]
     departed = [one for one in ours if one._has_lost_its_peer()]
     if not departed and any(one._channel.is_cut for one in ours):
-        raise Refusal("came while it was not known who else had left", "another may have left; try again", busy=True)
+        raise HandshakeError(
+            "came while it was not known who else had left", "another may have left; try again", busy=True
+        )
     for connection in departed:
         with contextlib.suppress(UsageError):  # closed meanwhile
             connection.qp.error()
@@ -82,7 +87,7 @@ class Connection:
     """One queue pair to one peer. Made by `connect` and `Listener.accept`."""
 
     def __init__(
-        self, device: Device, channel: Channel, proof: Proof, memory: OfferedMemory, owns_device: bool
+        self, device: Device, channel: BootstrapSocket, proof: Authenticator, memory: OfferedMemory, owns_device: bool
     ) -> None:
         self.device = device
         self._channel = channel
@@ -90,7 +95,7 @@ class Connection:
         self._closed = False
         self._added: Peer | None = None
         self._proof = proof
-        self._share = Share() if sealing.is_wanted(device, proof.secret is not None) else None
+        self._share = KeyShare() if sealing.is_wanted(device, proof.secret is not None) else None
         self.qp = _new_qp(device, memory)
         self._memory = memory.hold()
         self._port_key = new_port_key()
@@ -103,13 +108,13 @@ class Connection:
         self._messages: deque[Message] = deque()
         self._received: object = None  # the last completions of receives that were noted
         self._receives_owed = 0  # one for each message
-        self._endings, self._arrivals = Attendance(self.qp.send_cq), Attendance(self.qp.recv_cq)
+        self._endings, self._arrivals = SharedPoller(self.qp.send_cq), SharedPoller(self.qp.recv_cq)
         self._payload = 0  # bytes of a full packet
         self._failed_with: CompletionStatus | None = None  # of the first write that failed, which knows the cause
         self._failure = ""  # what is to be said of the peer since then, once somebody has asked
         self._left_at: float | None = None  # when it was noticed that the peer has left
-        self._doubt = Doubt(self.qp)
-        leaving.expect_connection(self)
+        self._doubt = LivenessCheck(self.qp)
+        shutdown.track_connection(self)
         device._tell_when_closed(self)
 
     def _begin(self) -> None:
@@ -142,8 +147,8 @@ class Connection:
         """Connect to a peer that offers this."""
         try:
             self._establish(offer)
-        except (ConfigError, Nonsense) as error:  # not on our map, or what else only the device knows
-            raise Refusal(
+        except (ConfigError, ProtocolError) as error:  # not on our map, or what else only the device knows
+            raise HandshakeError(
                 f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
             ) from None
 
@@ -176,19 +181,19 @@ class Connection:
         if mtu is None:
             return False
         try:
-            payload = whole_payload(said.whole("mtu", mtu, *bounds(RtrAttributes, "mtu")))
-        except Nonsense as error:
+            payload = whole_payload(validate.whole("mtu", mtu, *bounds(RtrAttributes, "mtu")))
+        except ProtocolError as error:
             nonsense = f"ready for what makes no sense: {error}"
-            raise Refusal(f"is {nonsense}", f"you are {nonsense}") from None
+            raise HandshakeError(f"is {nonsense}", f"you are {nonsense}") from None
         if payload >= self._payload:
             return False
         self.device._native.narrow(self.qp.qpn, payload)
         self._payload = payload
         return True
 
-    def _survey(self) -> Survey:
+    def _survey(self) -> MtuDiscovery:
         """Of the peer, before anything is sent."""
-        return Survey(self.device, self.qp.lane, self.peer.planes, self._payload, self.is_sealed)
+        return MtuDiscovery(self.device, self.qp.lane, self.peer.planes, self._payload, self.is_sealed)
 
     @property
     def peer(self) -> Peer:
@@ -297,10 +302,10 @@ class Connection:
         if status in ENDS_WITH_PEER and self._peer_has_left():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
-            if words := self._narrowed() or reach.never_reached(self.qp, self.peer):
+            if words := self._narrowed() or path_check.never_reached(self.qp, self.peer):
                 return words
             lost = self._survey().lost_now() if may_ask else ""
-            return f"stopped answering: {lost or reach.tried(self.device, self.peer.planes)}"
+            return f"stopped answering: {lost or path_check.tried(self.device, self.peer.planes)}"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",
@@ -428,7 +433,7 @@ class Connection:
         if self.qp.state == QpState.ERROR:
             raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
 
-    def close(self, flush_s: float = leaving.FLUSH_S) -> None:
+    def close(self, flush_s: float = shutdown.FLUSH_S) -> None:
         """Let go of the peer; it notices at once. Writes that were posted and not waited for are given `flush_s` to
         arrive; what the peer has written is acknowledged, even if it asks a little later."""
         seconds("flush_s", flush_s)
@@ -465,7 +470,7 @@ class Connection:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(leaving.FLUSH_S if kind is None else 0.0)
+        self.close(shutdown.FLUSH_S if kind is None else 0.0)
 
     def __repr__(self) -> str:
         return "<Connection, closed>" if self._closed else f"<Connection over {self.qp!r}>"

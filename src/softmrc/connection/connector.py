@@ -8,29 +8,29 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from softmrc import reach
-from softmrc.connection.arrange import (
+from softmrc.connection import path_check
+from softmrc.connection.acceptor import HANDSHAKE_S
+from softmrc.connection.bootstrap import (
     Folder,
     Knowledge,
     all_named,
+    authenticator_of,
+    credentials_of,
     device_for,
-    knowledge_of,
     planes_before,
-    proof_by,
     tcp_port,
 )
 from softmrc.connection.connection import Connection
-from softmrc.connection.line import Blocking, Line, Patience, Yielding, dialled, finished
+from softmrc.connection.dial import DialCandidate, dial_candidates, fabric_candidates
+from softmrc.connection.handshake import CONNECTOR, Authenticator, BootstrapSocket, HandshakeError, call
+from softmrc.connection.handshake_stream import AsyncIo, BlockingIo, HandshakeIo, HandshakeStream, dialled, run_blocking
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.connection.reception import HANDSHAKE_S
-from softmrc.connection.ways import Way, fabric_ways, ways_to
+from softmrc.connection.path_mtu import MtuDiscovery
+from softmrc.device import Device
+from softmrc.device.checks import seconds
 from softmrc.errors import RemoteError
 from softmrc.fabric.host import FabricHost
-from softmrc.handshake import CONNECTOR, Channel, Proof, Refusal, call
-from softmrc.path_mtu import Survey
-from softmrc.verbs import Device
-from softmrc.verbs.bounds import seconds
 
 FIRST_PAUSE_S = 0.02  # before it is tried again at a listener that was busy; then twice as long each time ...
 LONGEST_PAUSE_S = 0.5  # ... up to this
@@ -53,10 +53,10 @@ def connect(
     of a fabric (`softmrc.fabric.host`), all its planes and every path; else one plane, on the address that leads there.
     `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for all of
     it, the first answers by UDP too, and while there is time left a listener that is busy is called again. `identity`
-    is a folder with a key and those of known peers (`softmrc.identity`), of whom it must be the one that is called so.
-    Without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
-    caller = Caller(host, port, memory, knowledge_of(secret, identity), device, planes, timeout_s, settings)
-    return finished(caller.connection(Blocking()))
+    is a folder with a key and those of known peers (`softmrc.connection.identity`); the peer must have the name given
+    there. Without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
+    caller = Connector(host, port, memory, credentials_of(secret, identity), device, planes, timeout_s, settings)
+    return run_blocking(caller.connection(BlockingIo()))
 
 
 async def connect_async(
@@ -72,11 +72,11 @@ async def connect_async(
     **settings: Any,
 ) -> Connection:
     """`connect` for asyncio. Cancelling it takes effect at once, and leaves nothing behind."""
-    caller = Caller(host, port, memory, knowledge_of(secret, identity), device, planes, timeout_s, settings)
-    return await caller.connection(Yielding())
+    caller = Connector(host, port, memory, credentials_of(secret, identity), device, planes, timeout_s, settings)
+    return await caller.connection(AsyncIo())
 
 
-class Caller:
+class Connector:
     """One connect, of as many tries as its time allows."""
 
     def __init__(
@@ -96,14 +96,14 @@ class Caller:
         self._device, self._owns_device = device, device is None
         self._until = time.monotonic() + seconds("timeout_s", timeout_s, is_positive=True)
 
-    async def connection(self, patience: Patience) -> Connection:
+    async def connection(self, patience: HandshakeIo) -> Connection:
         """A device that was made for it serves every try, and ends with the last of them."""
         pause_s = FIRST_PAUSE_S
         try:
             while True:
                 try:
                     return await self._try(patience)
-                except Busy as busy:
+                except ListenerBusy as busy:
                     wait_s = random.uniform(0.5, 1) * pause_s
                     if time.monotonic() + wait_s >= self._until:
                         raise RemoteError(str(busy)) from None
@@ -114,28 +114,28 @@ class Caller:
                 self._device.close()
             raise
 
-    async def _try(self, patience: Patience) -> Connection:
+    async def _try(self, patience: HandshakeIo) -> Connection:
         ways = await self._ways(patience)
         try:
             sock = await dialled(patience, ways, self._until)
         except OSError as error:
             raise self._unanswered(error) from None
-        channel = Channel(sock)
+        channel = BootstrapSocket(sock)
         try:
             if self._knowledge is None:
                 channel.require_loopback()
-            connection = await self._introduce(Line(channel, patience, self._until), channel)
+            connection = await self._introduce(HandshakeStream(channel, patience, self._until), channel)
             sock.settimeout(None)
             await self._see_planes(connection, patience)
             return connection
-        except Refusal as refusal:
+        except HandshakeError as refusal:
             channel.close()
-            raise (Busy if refusal.busy else RemoteError)(f"{channel.peer_name} {refusal}") from None
+            raise (ListenerBusy if refusal.busy else RemoteError)(f"{channel.peer_name} {refusal}") from None
         except BaseException:
             channel.close()
             raise
 
-    async def _ways(self, patience: Patience) -> list[Way]:
+    async def _ways(self, patience: HandshakeIo) -> list[DialCandidate]:
         """By every name and address, over every plane."""
         planes, here = planes_before(self._hosts[0], self._device, self._planes), FabricHost.from_environment()
         places: list[tuple[Any, ...]] = []
@@ -147,7 +147,9 @@ class Caller:
                 failure = error
         if not places:
             raise self._unanswered(failure)
-        return ways_to(places, planes, [way for host in self._hosts for way in fabric_ways(here, host, self._port)])
+        return dial_candidates(
+            places, planes, [way for host in self._hosts for way in fabric_candidates(here, host, self._port)]
+        )
 
     def _unanswered(self, error: OSError) -> RemoteError:
         names = ", ".join(self._hosts)
@@ -155,7 +157,7 @@ class Caller:
             return RemoteError(f"nobody knows the address of {names}: {error.strerror or error}")
         return RemoteError(f"{names} port {self._port} does not answer: {error.strerror or error}")
 
-    async def _introduce(self, line: Line, channel: Channel) -> Connection:
+    async def _introduce(self, line: HandshakeStream, channel: BootstrapSocket) -> Connection:
         """What was made for a connection that fails is let go of."""
         made: list[Connection] = []
 
@@ -176,7 +178,7 @@ class Caller:
                 _check_reached(made[0], left_s)
             return survey.payload
 
-        proof = proof_by(self._knowledge, CONNECTOR, self._dialled)
+        proof = authenticator_of(self._knowledge, CONNECTOR, self._dialled)
         try:
             await line.follow(call(proof, offer, accept, narrow), measure)
         except BaseException:
@@ -186,22 +188,22 @@ class Caller:
         made[0]._begin()
         return made[0]
 
-    async def _see_planes(self, connection: Connection, patience: Patience) -> None:
+    async def _see_planes(self, connection: Connection, patience: HandshakeIo) -> None:
         """That TCP came through says little about planes: see on which of them the peer answers."""
         try:
             left_s = self._until - time.monotonic()
-            for pause_s in reach.pauses([connection.qp], until=self._until):
+            for pause_s in path_check.pauses([connection.qp], until=self._until):
                 if connection._has_lost_its_peer():
                     return  # which whoever uses it is told
                 await patience.pause(pause_s)
             _check_reached(connection, left_s)
-            reach.warn_of_links(connection.device)
-            reach.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
+            path_check.warn_of_links(connection.device)
+            path_check.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
         except BaseException:
             connection._abandon()
             raise
 
-    def _half_made(self, channel: Channel, proof: Proof) -> Connection:
+    def _half_made(self, channel: BootstrapSocket, proof: Authenticator) -> Connection:
         """Of a listener that has proved itself."""
         if self._device is None or not self._owns_device:
             here = channel.socket.getsockname()[0]
@@ -213,18 +215,18 @@ class Caller:
             offered.release()  # from here on the connection holds it
 
 
-class Busy(RemoteError):
+class ListenerBusy(RemoteError):
     """The listener could not receive everybody."""
 
 
 def _check_reached(connection: Connection, left_s: float) -> None:
     """That the peer has answered on some plane, in the time that was left for it."""
-    if words := reach.never_reached(connection.qp, connection.peer):
-        short = "" if left_s >= reach.SILENT_S else f"; `timeout_s` left {max(left_s, 0.0):.1f} s for an answer"
+    if words := path_check.never_reached(connection.qp, connection.peer):
+        short = "" if left_s >= path_check.SILENT_S else f"; `timeout_s` left {max(left_s, 0.0):.1f} s for an answer"
         raise RemoteError(f"{connection.peer_name} answers TCP, and {words}{short}")
 
 
-async def _measured(connection: Connection, patience: Patience, name: str, until: float) -> Survey:
+async def _measured(connection: Connection, patience: HandshakeIo, name: str, until: float) -> MtuDiscovery:
     """Which packets get through to the listener, which answers already."""
     survey = connection._survey()
     for pause_s in survey.pauses(until=until):

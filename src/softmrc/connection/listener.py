@@ -9,15 +9,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
-from softmrc import leaving
-from softmrc.connection.arrange import Folder, Knowledge, device_for, is_loopback, knowledge_of, named, tcp_port
+from softmrc.connection.acceptor import OUT_OF_DESCRIPTORS, Acceptor, Refusals
+from softmrc.connection.bootstrap import Folder, Knowledge, credentials_of, device_for, is_loopback, named, tcp_port
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
-from softmrc.connection.reception import OUT_OF_DESCRIPTORS, Reception, Refusals
+from softmrc.device import Device, MemoryRegion, shutdown
+from softmrc.device.checks import FOR_EVER, seconds
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
-from softmrc.verbs import Device, MemoryRegion
-from softmrc.verbs.bounds import FOR_EVER, seconds
 
 BACKLOG = 1024  # how many the kernel holds at the door; it is a moment
 
@@ -34,9 +33,9 @@ class Listener:
         self._is_closed = False
         self._memory = OfferedMemory(device, memory)
         try:
-            self._reception = Reception(sockets, device, knowledge, self._memory)
+            self._reception = Acceptor(sockets, device, knowledge, self._memory)
             self._reception.open()
-            leaving.expect_connection(self)
+            shutdown.track_connection(self)
         except BaseException:
             self._give_up()
             raise
@@ -137,10 +136,11 @@ def listen(
     """Be reachable at `host`; where that is one of its planes, at the others' addresses too, so that no single cable
     stands between this side and its peers. `memory` (a buffer, a region of `device`, or several) is what peers may
     write to, `settings` are fields of `DeviceConfig`. `identity` is a folder with a key and those of known peers
-    (`softmrc.identity`); without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET; without `planes`, SOFTMRC_PLANES.
+    (`softmrc.connection.identity`); without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET; without `planes`,
+    SOFTMRC_PLANES.
     `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
     device is given: `listen(device=Device(planes, port=4791))`."""
-    host, port, shared = named(host), tcp_port(port, 0), knowledge_of(secret, identity)
+    host, port, shared = named(host), tcp_port(port, 0), credentials_of(secret, identity)
     with contextlib.ExitStack() as undo:
         sock = undo.enter_context(_opened(_everywhere(host), port))
         if shared is None and not is_loopback(sock.getsockname()[0]):

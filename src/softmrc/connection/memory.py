@@ -6,8 +6,8 @@ import threading
 from contextlib import suppress
 from typing import Any, Self
 
+from softmrc.device import Device, MemoryRegion, ProtectionDomain
 from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs import Device, MemoryRegion, ProtectionDomain
 
 
 class OfferedMemory:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softmrc import said
 from softmrc.config import RtrAttributes, RtsAttributes, bounds
-from softmrc.handshake import Refusal
-from softmrc.said import Nonsense, ends_of
-from softmrc.sealing import Share, Told
-from softmrc.verbs import Device, MemoryRegion, PeerPlane, QueuePair
+from softmrc.connection import validate
+from softmrc.connection.handshake import HandshakeError
+from softmrc.connection.keys import KeyShare, PeerEncryption
+from softmrc.connection.validate import ProtocolError, socket_addresses
+from softmrc.device import Device, MemoryRegion, PeerPlane, QueuePair
 
-MOST_REGIONS = 1024
+MAX_REGIONS = 1024
 LONGEST_REGION = 1 << 63
 
 
@@ -34,14 +34,14 @@ class RemoteRegion:
 
 def _region(number: int, value: object) -> RemoteRegion:
     name = f"regions[{number}]"
-    va, length, rkey = said.a_list(name, value, 3, 3)
+    va, length, rkey = validate.a_list(name, value, 3, 3)
     region = RemoteRegion(
-        said.whole(f"{name}.va", va, 0, (1 << 64) - 1),
-        said.whole(f"{name}.length", length, 1, LONGEST_REGION),
-        said.whole(f"{name}.rkey", rkey, 0, 0xFFFFFFFF),
+        validate.whole(f"{name}.va", va, 0, (1 << 64) - 1),
+        validate.whole(f"{name}.length", length, 1, LONGEST_REGION),
+        validate.whole(f"{name}.rkey", rkey, 0, 0xFFFFFFFF),
     )
     if region.va + region.length > 1 << 64:
-        raise Nonsense(name, value, "memory that ends before 2^64")
+        raise ProtocolError(name, value, "memory that ends before 2^64")
     return region
 
 
@@ -58,15 +58,15 @@ class Offer:
     mpr: int
     port_key: int  # what words about its ports must carry; 0: it takes none
     regions: tuple[RemoteRegion, ...]
-    seal: Told | None  # its part of the keys; None: it does not seal packets
+    seal: PeerEncryption | None  # its part of the keys; None: it does not seal packets
 
     @classmethod
     def checked(cls, words: dict[str, Any], device: Device, is_sealed: bool) -> Offer:
         """What a peer said, if this device can believe it."""
         try:
             offer = cls.parse(words)
-        except Nonsense as error:
-            raise Refusal(
+        except ProtocolError as error:
+            raise HandshakeError(
                 f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
             ) from None
         offer._check_match(device, is_sealed)
@@ -74,21 +74,21 @@ class Offer:
 
     @classmethod
     def parse(cls, words: dict[str, Any]) -> Offer:
-        planes = said.planes(words.get("planes"))
+        planes = validate.planes(words.get("planes"))
         if type(words.get("icrc")) is not bool:
-            raise Nonsense("icrc", words.get("icrc"), "true or false")
-        regions = said.a_list("regions", words.get("regions"), 0, MOST_REGIONS)
+            raise ProtocolError("icrc", words.get("icrc"), "true or false")
+        regions = validate.a_list("regions", words.get("regions"), 0, MAX_REGIONS)
         return cls(
             planes=planes,
-            qpn=said.whole("qpn", words.get("qpn"), *bounds(RtrAttributes, "dest_qpn")),
-            first_psn=said.whole("first_psn", words.get("first_psn"), *bounds(RtrAttributes, "first_psn")),
-            mtu=said.whole("mtu", words.get("mtu"), *bounds(RtrAttributes, "mtu")),
+            qpn=validate.whole("qpn", words.get("qpn"), *bounds(RtrAttributes, "dest_qpn")),
+            first_psn=validate.whole("first_psn", words.get("first_psn"), *bounds(RtrAttributes, "first_psn")),
+            mtu=validate.whole("mtu", words.get("mtu"), *bounds(RtrAttributes, "mtu")),
             icrc=words["icrc"],
-            max_wimm=said.whole("max_wimm", words.get("max_wimm"), *bounds(RtsAttributes, "max_wimm")),
-            mpr=said.whole("mpr", words.get("mpr"), *bounds(RtsAttributes, "mpr")),
-            port_key=said.whole("port_key", words.get("port_key", 0), 0, (1 << 64) - 1),
+            max_wimm=validate.whole("max_wimm", words.get("max_wimm"), *bounds(RtsAttributes, "max_wimm")),
+            mpr=validate.whole("mpr", words.get("mpr"), *bounds(RtsAttributes, "mpr")),
+            port_key=validate.whole("port_key", words.get("port_key", 0), 0, (1 << 64) - 1),
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
-            seal=Told.parse("seal", words.get("seal")),
+            seal=PeerEncryption.parse("seal", words.get("seal")),
         )
 
     def _check_match(self, device: Device, is_sealed: bool) -> None:
@@ -96,38 +96,38 @@ class Offer:
         mine = device.local_planes
         if len(self.planes) != len(mine):
             theirs = len(self.planes)
-            raise Refusal(
+            raise HandshakeError(
                 f"has {theirs} planes, this device {len(mine)}", f"you have {theirs} planes, this side {len(mine)}"
             )
         for plane, local in zip(self.planes, mine, strict=True):
             if plane.address.version != local.address.version:
                 both = "a plane that is IPv4 on one side and IPv6 on the other"
-                raise Refusal(f"has {both}", f"there is {both}")
+                raise HandshakeError(f"has {both}", f"there is {both}")
             if plane.address.is_loopback != local.address.is_loopback:
                 both = f"a plane at {plane.address}, and this side's is at {local.address}: only one is on loopback"
-                raise Refusal(f"has {both}", f"you have {both}")
+                raise HandshakeError(f"has {both}", f"you have {both}")
         if self.icrc != device.config.icrc:
             both = "ICRC is on at one side and off at the other"
-            raise Refusal(f"differs: {both}; set icrc alike", both)
+            raise HandshakeError(f"differs: {both}; set icrc alike", both)
         if (self.seal is not None) is not is_sealed:
             both = "packets are sealed at one side and not at the other"
-            raise Refusal(f"differs: {both}; set seal alike", f"{both}; set seal alike")
+            raise HandshakeError(f"differs: {both}; set seal alike", f"{both}; set seal alike")
         rows = zip(mine, device.planes(), strict=True)
         own = {(plane.address.packed, port) for plane, row in rows for port in row["source_ports"]}
-        if not own.isdisjoint(ends_of(self.planes)):
+        if not own.isdisjoint(socket_addresses(self.planes)):
             both = "a device does not connect to itself: make a second one"
-            raise Refusal(
+            raise HandshakeError(
                 f"offers this device's own address and port ({both})",
                 f"you offer this side's own address and port ({both})",
             )
 
 
 def offer_of(
-    device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int, share: Share | None
+    device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int, share: KeyShare | None
 ) -> dict[str, Any]:
     """What this side says."""
     return {
-        "planes": [plane.told() for plane in qp.reached_at],
+        "planes": [plane.to_wire() for plane in qp.reached_at],
         "qpn": qp.qpn,
         "first_psn": qp.first_psn,
         "mtu": device.payload(share is not None),
@@ -136,5 +136,5 @@ def offer_of(
         "mpr": device.config.mpr,
         "port_key": port_key,
         "regions": [[region.va, region.length, region.rkey] for region in regions],
-        "seal": share and share.told(),
+        "seal": share and share.to_wire(),
     }

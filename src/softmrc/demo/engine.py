@@ -8,7 +8,7 @@ import numpy as np
 
 from softmrc.config import CcProfile, EvProfile
 from softmrc.engine import EventType, EvState
-from softmrc.pair import Pair, PairConfig
+from softmrc.engine.pair import Pair, PairConfig
 
 PLANES = 4
 EVS_PER_PLANE = 32
@@ -66,7 +66,7 @@ def run(seed: int = 1, bins: int = 60) -> DemoResult:
         ev_profile=EvProfile(count=PLANES * EVS_PER_PLANE),
         cc_profile=CcProfile(rate_bps=PLANES * PLANE_RATE_BPS, base_rtt_us=BASE_RTT_US),
     )
-    pair.set_weather(**WEATHER)
+    pair.set_faults(**WEATHER)
     a, b = pair.connect()
     data = np.random.default_rng(seed).integers(0, 256, TOTAL_BYTES, dtype=np.uint8)
     landing = np.zeros(TOTAL_BYTES, dtype=np.uint8)

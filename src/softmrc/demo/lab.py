@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from softmrc.demo.ranks import Ranks
-from softmrc.demo.script import Director, Fault
+from softmrc.demo.ranks import DemoRanks
+from softmrc.demo.script import Director, ScriptedFault
 from softmrc.demo.story import RANKS
 from softmrc.fabric import Node, Tier
 from softmrc.fabric.host import FILE, NUMBER
@@ -29,8 +29,8 @@ fabric_link_bps = "200M"
 """
 STEPS = 60
 SCRIPT = (
-    Fault("spine 0 of plane 0 reboots", 10, 30, plane=0),
-    Fault("leaf 0 to spine 1 of plane 1 swallows", 36, 50, plane=1),
+    ScriptedFault("spine 0 of plane 0 reboots", 10, 30, plane=0),
+    ScriptedFault("leaf 0 to spine 1 of plane 1 swallows", 36, 50, plane=1),
 )
 ACTS = {SCRIPT[0].label: ("p0.spine0", "reboot"), SCRIPT[1].label: ("p1.leaf0-spine1", "blackhole")}
 LONGEST_S = 6.0  # a job that stands still must not keep its fault for ever
@@ -40,30 +40,30 @@ GLOO_PLANE, GLOO_PATH = 0, 0  # through spine 0 of plane 0
 class LabDirector(Director):
     """Breaks the lab instead of the devices."""
 
-    def __init__(self, lab: Lab, script: tuple[Fault, ...]) -> None:
+    def __init__(self, lab: Lab, script: tuple[ScriptedFault, ...]) -> None:
         super().__init__(script, PLANES, lambda rank, what: None)
         self._lab = lab
-        self._since: dict[Fault, float] = {}
+        self._since: dict[ScriptedFault, float] = {}
 
-    def _begin(self, fault: Fault, now: float) -> None:
+    def _begin(self, fault: ScriptedFault, now: float) -> None:
         self._since[fault] = now
         self._lab.fail(*ACTS[fault.label])
 
-    def _end(self, fault: Fault) -> None:
+    def _end(self, fault: ScriptedFault) -> None:
         self._lab.heal(ACTS[fault.label][0])
 
-    def tick(self, now: float) -> list[tuple[Fault, bool]]:
+    def tick(self, now: float) -> list[tuple[ScriptedFault, bool]]:
         return [self._stop(fault) for fault in list(self.active) if now - self._since[fault] > LONGEST_S]
 
 
 @contextmanager
-def ranks_in_lab() -> Iterator[tuple[Lab, Ranks]]:
+def ranks_in_lab() -> Iterator[tuple[Lab, DemoRanks]]:
     """A lab, and a rank in each of its hosts; both are gone afterwards."""
     with Lab.up(TEXT, f"demo{os.getpid()}") as lab:
         for host in range(RANKS):
             _give_gloo_a_path(lab, host)
         prefixes = [_inside(lab, host) for host in range(RANKS)]
-        with Ranks(RANKS, {"GLOO_SOCKET_IFNAME": "gloo0"}, prefixes) as ranks:
+        with DemoRanks(RANKS, {"GLOO_SOCKET_IFNAME": "gloo0"}, prefixes) as ranks:
             yield lab, ranks
 
 

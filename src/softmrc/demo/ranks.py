@@ -14,14 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from softmrc.child import command_of
+from softmrc._support.subprocesses import python_command
 from softmrc.errors import InternalError, UsageError
 
 PATIENCE_S = 120.0
 LEAVE_S = 5.0
 
 
-class Report(NamedTuple):
+class RankMessage(NamedTuple):
     """A line that a rank said."""
 
     rank: int
@@ -29,14 +29,14 @@ class Report(NamedTuple):
     content: dict[str, Any]
 
 
-class Ranks:
+class DemoRanks:
     """Use it as a context: at its end no process is left."""
 
     def __init__(self, size: int, env: Mapping[str, str], prefixes: Sequence[Sequence[str]] | None = None) -> None:
         """`prefixes`: for each rank, a command that runs the rest of its line somewhere else."""
         self.size = size
         self._folder = tempfile.TemporaryDirectory(prefix="softmrc-demo-")
-        self._reports: queue.Queue[Report] = queue.Queue()
+        self._reports: queue.Queue[RankMessage] = queue.Queue()
         self._processes: list[subprocess.Popen[str]] = []
         self._env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         self._prefixes = prefixes or [()] * size
@@ -56,7 +56,7 @@ class Ranks:
         self.stop()
 
     def _start(self, rank: int) -> None:
-        command = command_of("softmrc.torch.demo_rank", str(rank), str(self.size), f"{self._folder.name}/store")
+        command = python_command("softmrc.demo.rank", str(rank), str(self.size), f"{self._folder.name}/store")
         with open(self._errors_of(rank), "w") as errors:
             # A session of its own: Ctrl-C reaches us alone, and we end the ranks.
             process = subprocess.Popen(
@@ -74,8 +74,8 @@ class Ranks:
         for line in process.stdout:
             with contextlib.suppress(json.JSONDecodeError):  # what libraries print is not for us
                 content = json.loads(line)
-                self._reports.put(Report(rank, content.pop("kind"), content))
-        self._reports.put(Report(rank, "gone", {}))
+                self._reports.put(RankMessage(rank, content.pop("kind"), content))
+        self._reports.put(RankMessage(rank, "gone", {}))
 
     def order(self, rank: int | None, what: dict[str, Any]) -> None:
         """Tell a rank, or all."""
@@ -85,7 +85,7 @@ class Ranks:
                 process.stdin.write(json.dumps(what) + "\n")
                 process.stdin.flush()
 
-    def next(self, timeout_s: float = PATIENCE_S) -> Report | None:
+    def next(self, timeout_s: float = PATIENCE_S) -> RankMessage | None:
         """What is said next; None when nobody says anything for so long. A rank that fails ends the demo."""
         try:
             report = self._reports.get(timeout=timeout_s)

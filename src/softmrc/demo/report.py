@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softmrc.demo.story import Run, rates_gbps
-from softmrc.report import plots
-from softmrc.report.page import page_of, section, verdict_line
-from softmrc.report.plots import Band, Series
+from softmrc._support.report import plots
+from softmrc._support.report.page import page_of, section, verdict_line
+from softmrc._support.report.plots import Band, Series
+from softmrc.demo.story import TrainingRun, rates_gbps
 
 EV_STATES = (("good", "--good"), ("skipped once", "--skip"), ("assumed bad", "--bad"), ("denied", "--denied"))
 
 
-def page(runs: Sequence[Run], setting: str, proof: tuple[bool, str], title: str) -> str:
+def page(runs: Sequence[TrainingRun], setting: str, proof: tuple[bool, str], title: str) -> str:
     """Everything about the runs; the last of them is the one with the faults."""
     faulty = runs[-1]
     sections = [
@@ -32,12 +32,12 @@ def page(runs: Sequence[Run], setting: str, proof: tuple[bool, str], title: str)
     return page_of(title, setting, verdicts, sections)
 
 
-def bands(run: Run) -> list[Band]:
+def bands(run: TrainingRun) -> list[Band]:
     end = run.step_at_s[-1]
     return [Band(start, min(stop, end), fault.label) for fault, start, stop in run.bands]
 
 
-def step_plot(runs: Sequence[Run]) -> str:
+def step_plot(runs: Sequence[TrainingRun]) -> str:
     """Each step is as wide as it is high; the first, which makes buckets and buffers, is left out."""
     series = []
     for run in runs:
@@ -47,13 +47,13 @@ def step_plot(runs: Sequence[Run]) -> str:
     return plots.line_chart(series, "s", "ms a step", bands(runs[-1]), height=320)
 
 
-def plane_plot(run: Run) -> str:
+def plane_plot(run: TrainingRun) -> str:
     at, rates = rates_gbps(run)
     series = [Series(f"plane {plane}", at, rates[plane]) for plane in range(len(rates))]
     return plots.line_chart(series, "s", "Gb/s", bands(run))
 
 
-def ev_plot(run: Run) -> str:
+def ev_plot(run: TrainingRun) -> str:
     at = np.array([look.at_s for look in run.looks])
     counts = np.array([look.states.sum(axis=0) for look in run.looks])
     if not len(at):
@@ -62,12 +62,12 @@ def ev_plot(run: Run) -> str:
     return plots.stacked_chart(at, [part for part in parts if part[1].any()], "s", "entropy values", bands(run))
 
 
-def losses(runs: Sequence[Run]) -> str:
+def losses(runs: Sequence[TrainingRun]) -> str:
     series = [Series(run.name, np.arange(1, len(run.losses) + 1), np.array(run.losses)) for run in runs]
     return plots.line_chart(series, "step", "loss", height=200)
 
 
-def _figures(runs: Sequence[Run]) -> str:
+def _figures(runs: Sequence[TrainingRun]) -> str:
     rows = []
     for run in runs:
         p95 = float(np.percentile(run.step_ms[1:], 95))
@@ -76,7 +76,7 @@ def _figures(runs: Sequence[Run]) -> str:
     return _table(["", "steps", "median step", "p95", "worst", "in all", "last loss", "weights"], rows)
 
 
-def _faults(runs: Sequence[Run]) -> str:
+def _faults(runs: Sequence[TrainingRun]) -> str:
     calm, faulty = runs[-2], runs[-1]
     rows = []
     for fault in faulty.script:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from softmrc.demo.ranks import Ranks, Report
-from softmrc.demo.script import Director, Fault
+from softmrc.demo.ranks import DemoRanks, RankMessage
+from softmrc.demo.script import Director, ScriptedFault
 from softmrc.errors import InternalError
 
 RANKS = 4
@@ -20,7 +20,7 @@ LEAST_SPAN_S = 0.1
 
 
 @dataclass(frozen=True)
-class Look:
+class NetworkSample:
     """Planes and paths at one moment, of all ranks together."""
 
     at_s: float
@@ -29,19 +29,19 @@ class Look:
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """One job, from its first step to its last."""
 
     name: str
     backend: str
     steps: int
-    script: tuple[Fault, ...] = ()
+    script: tuple[ScriptedFault, ...] = ()
     begun_at: float = 0.0
     step_at_s: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    bands: list[tuple[Fault, float, float]] = field(default_factory=list)  # what was broken from when to when
-    looks: list[Look] = field(default_factory=list)
+    bands: list[tuple[ScriptedFault, float, float]] = field(default_factory=list)  # what was broken from when to when
+    looks: list[NetworkSample] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     digests: dict[int, str] = field(default_factory=dict)
     parameters: int = 0
@@ -64,15 +64,15 @@ class Run:
     def worst_ms(self) -> float:
         return float(np.max(self.step_ms[1:]))
 
-    def during(self, fault: Fault) -> np.ndarray:
+    def during(self, fault: ScriptedFault) -> np.ndarray:
         """Milliseconds of the steps that a fault touched: one is under way when it begins and when it ends."""
         return np.array(self.step_ms[fault.start : fault.end + 1])
 
 
-Watcher = Callable[[Run, Director], None]
+Watcher = Callable[[TrainingRun, Director], None]
 
 
-def play(run: Run, ranks: Ranks, watch: Watcher, director: Director) -> None:
+def play(run: TrainingRun, ranks: DemoRanks, watch: Watcher, director: Director) -> None:
     """Have the ranks do one run, with its faults, and keep what they say."""
     ranks.order(None, {"do": "train", "run": run.name, "backend": run.backend, "steps": run.steps})
     spoken_at = time.monotonic()
@@ -88,7 +88,7 @@ def play(run: Run, ranks: Ranks, watch: Watcher, director: Director) -> None:
         watch(run, director)
 
 
-def _note(run: Run, report: Report, director: Director) -> None:
+def _note(run: TrainingRun, report: RankMessage, director: Director) -> None:
     content = report.content
     if report.kind == "begun" and report.rank == 0:
         run.begun_at = content["at"]
@@ -110,7 +110,7 @@ def _note(run: Run, report: Report, director: Director) -> None:
             run.counters = {name: sum(one["counters"][name] for one in run.latest.values()) for name in names}
 
 
-def _note_faults(run: Run, changed: Sequence[tuple[Fault, bool]], at_s: float) -> None:
+def _note_faults(run: TrainingRun, changed: Sequence[tuple[ScriptedFault, bool]], at_s: float) -> None:
     for fault, began in changed:
         if began:
             run.bands.append((fault, at_s, float("inf")))
@@ -118,12 +118,12 @@ def _note_faults(run: Run, changed: Sequence[tuple[Fault, bool]], at_s: float) -
             run.bands = [(f, a, at_s if f is fault and b == float("inf") else b) for f, a, b in run.bands]
 
 
-def _combined(run: Run, at_s: float) -> Look:
+def _combined(run: TrainingRun, at_s: float) -> NetworkSample:
     sent = sum(np.array(one["bytes"]) - run.earliest[rank] for rank, one in run.latest.items())
-    return Look(at_s, np.asarray(sent), np.sum([one["states"] for one in run.latest.values()], axis=0))
+    return NetworkSample(at_s, np.asarray(sent), np.sum([one["states"] for one in run.latest.values()], axis=0))
 
 
-def rates_gbps(run: Run) -> tuple[np.ndarray, np.ndarray]:
+def rates_gbps(run: TrainingRun) -> tuple[np.ndarray, np.ndarray]:
     """When, and by plane how many Gb/s all ranks together sent there. A look right after another says little."""
     looks = run.looks[:1]
     for look in run.looks[1:]:

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softmrc._support.files import read_text
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.address import AddressPlan
 from softmrc.fabric.host import FILE as FABRIC
 from softmrc.fabric.host import NUMBER, FabricHost
 from softmrc.fabric.shape import Shape
-from softmrc.files import read_text
 
 VERSION = 1
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 FILE = "SOFTMRC_DENYLIST"
 
 
 @dataclass(frozen=True)
-class Entry:
+class DenylistEntry:
     """One thing that nobody shall use."""
 
     name: str
@@ -41,7 +41,7 @@ class Denylist:
     """Entries, for a fabric of this name."""
 
     fabric: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[DenylistEntry, ...] = ()
     written: str = ""
 
     def save(self, path: Path) -> None:
@@ -62,8 +62,8 @@ class Denylist:
     def load(cls, path: Path) -> Denylist:
         """The list in a file; refused in one sentence where it is none."""
         text = read_text(path, "denylist")
-        if len(text) > MOST_BYTES:
-            raise ConfigError("denylist", str(path), f"a file of at most {MOST_BYTES:,} bytes")
+        if len(text) > MAX_BYTES:
+            raise ConfigError("denylist", str(path), f"a file of at most {MAX_BYTES:,} bytes")
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ class Denylist:
             if isinstance(share, bool) or not isinstance(share, (int, float)):
                 raise refuse(f"entry {i}: share = {share!r} is no number")
             name, kind, state = (str(one.get(key, "")) for key in ("name", "kind", "state"))
-            read.append(Entry(name, kind, state, float(share), tuple(links)))
+            read.append(DenylistEntry(name, kind, state, float(share), tuple(links)))
         return cls(str(found.get("fabric", "")), tuple(read), str(found.get("written", "")))
 
     @classmethod

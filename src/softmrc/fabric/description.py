@@ -19,10 +19,10 @@ from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from softmrc._support.files import located, parse_toml, read_text
+from softmrc._support.units import as_rate_bps, as_share
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.shape import Shape
-from softmrc.files import located, parse_toml, read_text
-from softmrc.units import as_rate_bps, as_share
 
 T = TypeVar("T")
 OPTIC_BPS = 800_000_000_000  # of a transceiver: what a plan buys, and what breaks
@@ -125,7 +125,7 @@ class Failures:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSettings:
     """One job on the whole fabric, all hosts in step. The defaults are assumptions."""
 
     gpus: int = 0  # that the NICs belong to; 0: gpus_per_host to each. Fewer: GPUs with several NICs, or NICs to spare
@@ -175,7 +175,7 @@ class Description:
     addressing: Addressing = field(default_factory=Addressing)
     switch: SwitchSettings = field(default_factory=SwitchSettings)
     failures: Failures = field(default_factory=Failures)
-    job: Job = field(default_factory=Job)
+    job: JobSettings = field(default_factory=JobSettings)
     lab: LabSettings = field(default_factory=LabSettings)
 
     def __post_init__(self) -> None:

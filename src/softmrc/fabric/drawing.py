@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from softmrc._support.units import counted, rate_text
 from softmrc.fabric.shape import Node, Shape, Tier, cable_name
-from softmrc.units import counted, rate_text
 
 PANEL_W, ROW_H, LEFT, TOP, GAP, HEAD = 620, 92, 128, 34, 18, 74
-MOST_SHOWN, SHOWN_FIRST, SHOWN_LAST = 10, 5, 3
-MOST_PANELS = 4
+MAX_SHOWN, SHOWN_FIRST, SHOWN_LAST = 10, 5, 3
+MAX_PANELS = 4
 FONT = "font-family='ui-sans-serif,system-ui,sans-serif'"
 COLOURS = {Tier.HOST: "#64748b", Tier.T0: "#0f766e", Tier.T1: "#1d4ed8", Tier.T2: "#7c3aed"}
 BROKEN = "#dc2626"
@@ -31,7 +31,7 @@ class _Slot:
 
 
 def _row(count: int) -> list[_Slot]:
-    if count <= MOST_SHOWN:
+    if count <= MAX_SHOWN:
         indexes: list[int | None] = list(range(count))
     else:
         indexes = [*range(SHOWN_FIRST), None, *range(count - SHOWN_LAST, count)]
@@ -48,10 +48,10 @@ def _rows(shape: Shape) -> list[tuple[Tier, int]]:
 
 def draw(shape: Shape, title: str = "", broken: Collection[str] = ()) -> str:
     """The whole picture. `broken` names cables and nodes as `p0.leaf0-spine1` and `p0.spine1`."""
-    shown = list(range(shape.planes)) if shape.planes <= MOST_PANELS else [0]
-    if shape.planes > MOST_PANELS:
+    shown = list(range(shape.planes)) if shape.planes <= MAX_PANELS else [0]
+    if shape.planes > MAX_PANELS:
         hit = sorted({int(name.split(".")[0][1:]) for name in broken if name.startswith("p")})
-        shown = (hit or [0])[:MOST_PANELS]
+        shown = (hit or [0])[:MAX_PANELS]
     columns = 1 if len(shown) == 1 else 2
     panel_h = TOP + ROW_H * len(_rows(shape)) - 18
     stacked = min(shape.planes - len(shown), 4) if len(shown) == 1 else 0

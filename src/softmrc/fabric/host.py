@@ -15,11 +15,11 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
+from softmrc._support.files import read_text
 from softmrc.errors import ConfigError
 from softmrc.fabric.address import AddressPlan
 from softmrc.fabric.config.queues import LAB_RATE_BPS
 from softmrc.fabric.description import Description, parse
-from softmrc.files import read_text
 
 FILE, NUMBER = "SOFTMRC_FABRIC", "SOFTMRC_HOST"
 

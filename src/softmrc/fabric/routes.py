@@ -28,7 +28,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class RouteEntry:
     """One line of a table. `link` is the directed link that a packet leaves by; uN has none."""
 
     prefix: IPv6Network
@@ -38,22 +38,22 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class RoutingTable:
     """The entries of one switch, in the order in which they are configured, and how to find one."""
 
     node: Node
-    entries: tuple[Entry, ...]
-    _by_length: dict[int, dict[int, Entry]] = field(repr=False, compare=False)
+    entries: tuple[RouteEntry, ...]
+    _by_length: dict[int, dict[int, RouteEntry]] = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, node: Node, entries: list[Entry]) -> Table:
-        by_length: dict[int, dict[int, Entry]] = {}
+    def of(cls, node: Node, entries: list[RouteEntry]) -> RoutingTable:
+        by_length: dict[int, dict[int, RouteEntry]] = {}
         for entry in entries:
             bits = entry.prefix.prefixlen
             by_length.setdefault(bits, {})[int(entry.prefix.network_address) >> (128 - bits)] = entry
         return cls(node, tuple(entries), dict(sorted(by_length.items(), reverse=True)))
 
-    def find(self, address: IPv6Address) -> Entry | None:
+    def find(self, address: IPv6Address) -> RouteEntry | None:
         """The entry with the longest match, or None: dropped."""
         number = int(address)
         for bits, entries in self._by_length.items():
@@ -62,47 +62,47 @@ class Table:
         return None
 
 
-def table_of(plan: AddressPlan, node: Node) -> Table:
+def table_of(plan: AddressPlan, node: Node) -> RoutingTable:
     """The table of a switch."""
     shape, plane = plan.shape, node.plane
-    entries = [Entry(plan.prefix(plane, plan.usid(node)), Action.UN, None, "this switch")]
+    entries = [RouteEntry(plan.prefix(plane, plan.usid(node)), Action.UN, None, "this switch")]
     if node.tier is Tier.T0 and plan.addressing.plane_in == "block":
         for usid, bits in NEUTRAL_PREFIXES:
             prefix = IPv6Network((plan.prefix(plane, usid).network_address, bits))
-            entries.append(Entry(prefix, Action.UN, None, "the first uSID of checksum-neutral carriers"))
+            entries.append(RouteEntry(prefix, Action.UN, None, "the first uSID of checksum-neutral carriers"))
     downlinks, uplinks = shape.downlinks(node), shape.uplinks(node)
     if plan.addressing.plane_in == "block":
         for port, link in enumerate((downlinks + uplinks)[:MAX_ADJACENCIES]):
             prefix = plan.prefix(plane, ADJACENCY_USID + port)
-            entries.append(Entry(prefix, Action.UA, link, f"port {port}"))
+            entries.append(RouteEntry(prefix, Action.UA, link, f"port {port}"))
     for link in downlinks + uplinks:
         _, neighbour = shape.ends(link)
         is_host = neighbour.tier is Tier.HOST
         usid = plan.downlink_usid(neighbour.index, plane) if is_host else plan.usid(neighbour)
-        entries.append(Entry(plan.prefix(plane, usid), Action.FORWARD, link, shape.name_of(neighbour)))
+        entries.append(RouteEntry(plan.prefix(plane, usid), Action.FORWARD, link, shape.name_of(neighbour)))
     if node.tier is Tier.T2:
         entries += _leaves_below_core(plan, downlinks, plane)
-    return Table.of(node, entries)
+    return RoutingTable.of(node, entries)
 
 
-def _leaves_below_core(plan: AddressPlan, downlinks: list[int], plane: int) -> list[Entry]:
+def _leaves_below_core(plan: AddressPlan, downlinks: list[int], plane: int) -> list[RouteEntry]:
     """Loose routes do not name the aggregation below a core, so a core knows which one leads to which leaf."""
     shape, entries = plan.shape, []
     for pod, link in enumerate(downlinks):
         for leaf in range(pod * shape.leaves_per_pod, (pod + 1) * shape.leaves_per_pod):
             node = Node(Tier.T0, plane, leaf)
-            entries.append(Entry(plan.prefix(plane, plan.usid(node)), Action.FORWARD, link, shape.name_of(node)))
+            entries.append(RouteEntry(plan.prefix(plane, plan.usid(node)), Action.FORWARD, link, shape.name_of(node)))
     return entries
 
 
-class Tables:
+class RoutingTables:
     """The tables of a fabric, made when they are first asked for: a walk through 131 072 hosts needs a handful."""
 
     def __init__(self, plan: AddressPlan) -> None:
         self.plan = plan
         self._table = lru_cache(maxsize=4096)(lambda node: table_of(plan, node))
 
-    def of(self, node: Node) -> Table:
+    def of(self, node: Node) -> RoutingTable:
         return self._table(node)
 
 
@@ -115,7 +115,7 @@ class Walk:
     reason: str = ""
 
 
-def walk(tables: Tables, source: int, plane: int, path: Path | IPv6Address) -> Walk:
+def walk(tables: RoutingTables, source: int, plane: int, path: Path | IPv6Address) -> Walk:
     """Follow a packet from a host's port, switch by switch, by nothing but the tables."""
     plan, shape = tables.plan, tables.plan.shape
     ahead = path if isinstance(path, Path) else Path(path)

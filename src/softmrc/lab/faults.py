@@ -20,12 +20,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from softmrc.child import command_of
+from softmrc._support.subprocesses import python_command
+from softmrc._support.units import as_duration_ns, as_share
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.fabric import Cable, Node, Tier, cable_name
 from softmrc.fabric.config.linux import LinuxPort, slow_lines
-from softmrc.lab import kernel, record
-from softmrc.units import as_duration_ns, as_share
+from softmrc.lab import kernel, state
 
 if TYPE_CHECKING:
     from softmrc.lab.lab import Lab
@@ -47,8 +47,8 @@ def _is_cable(target: str) -> bool:
 
 def fail(lab: Lab, target: str, mode: str, plane: int = 0) -> str:
     """Break a cable or a node; its full name."""
-    with record.locked():
-        found = lab.record = record.the_one(lab.name)
+    with state.locked():
+        found = lab.record = state.the_one(lab.name)
         if _is_cable(target):
             cable = lab.shape.parse_cable(target, plane)
             name = cable_name(lab.shape, cable)
@@ -98,8 +98,8 @@ def _fail_node(lab: Lab, node: Node, mode: str) -> None:
 
 def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
     """Mend one thing, or everything that is broken."""
-    with record.locked():
-        found = lab.record = record.the_one(lab.name)
+    with state.locked():
+        found = lab.record = state.the_one(lab.name)
         if target is None:
             wanted = list(found.failures)
         elif _is_cable(target):
@@ -177,7 +177,7 @@ def _bring_up(lab: Lab, ends: list[tuple[Node, LinuxPort]]) -> None:
             by_node.setdefault(node, []).append(port)
     for node, ports in by_node.items():
         links = {port.port.link for port in ports}
-        lines = [line for port in lab.told(node).ports if port.port.link in links for line in port.ip]
+        lines = [line for port in lab.node_config(node).ports if port.port.link in links for line in port.ip]
         with kernel.inside(lab.namespace(node)):
             kernel.batch("ip", lines, lab.shape.name_of(node))
             kernel.write_sysctls([s for s in lab.nodes[node].sysctls if any(f"/{p.port.name}/" in s[0] for p in ports)])
@@ -247,16 +247,16 @@ def _filter(port: str, share: float) -> None:
 def _start_flapper(lab: Lab, name: str, period_s: float) -> None:
     if not 0.001 <= period_s <= 60:
         raise ConfigError("mode flap", f"{period_s:g}s", "1ms to 60s")
-    command = command_of("softmrc.lab.faults", lab.name, name, f"{period_s:.6f}")
+    command = python_command("softmrc.lab.faults", lab.name, name, f"{period_s:.6f}")
     # The flapper outlives this command; it ends when it is healed, when its lab goes, or after ten minutes.
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    lab.record.flappers[name] = (process.pid, record.start_time_of(process.pid))
+    lab.record.flappers[name] = (process.pid, state.start_time_of(process.pid))
 
 
 def _stop_flapper(pid: int, started: int) -> None:
-    if not record.is_alive(pid, started):
+    if not state.is_alive(pid, started):
         return
     os.kill(pid, signal.SIGTERM)
     for _ in range(200):
@@ -264,7 +264,7 @@ def _stop_flapper(pid: int, started: int) -> None:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
         except ChildProcessError:
-            if not record.is_alive(pid, started):
+            if not state.is_alive(pid, started):
                 return
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
@@ -279,7 +279,7 @@ def flap(lab_name: str, name: str, period_s: float) -> None:
     node, port = _upper_end(lab, cable)  # a switch, so the brief lines are all there are
     end = time.monotonic() + MAX_FLAP_S
     with kernel.inside(lab.namespace(node)):
-        while time.monotonic() < end and record.find(lab_name) is not None:
+        while time.monotonic() < end and state.find(lab_name) is not None:
             kernel.batch("ip", [f"link set {port.port.name} down"], name)
             time.sleep(period_s)
             kernel.batch("ip", port.ip, name)

@@ -22,8 +22,9 @@ from softmrc.fabric import host as fabric_host
 from softmrc.fabric.config.linux import ANCHOR, LinuxNode, configure
 from softmrc.fabric.config.ports import Port
 from softmrc.fabric.config.queues import thresholds
-from softmrc.lab import bpf, kernel, record
-from softmrc.lab.record import Record, namespace_of
+from softmrc.lab import bpf, kernel
+from softmrc.lab import state as record
+from softmrc.lab.state import LabState, namespace_of
 
 T = TypeVar("T")
 FIRST_INDEX = 1000  # a port's interface number is this plus its directed link's
@@ -49,7 +50,7 @@ class PortState:
 class Lab:
     """A lab that is up. Use it as a context to have it taken down at the end, whatever happens."""
 
-    def __init__(self, found: Record) -> None:
+    def __init__(self, found: LabState) -> None:
         self.record = found
         self.description = parse(found.description, found.name)
         self.shape = self.description.fabric
@@ -84,10 +85,10 @@ class Lab:
                 return cls(found)
             if found is not None:
                 _remove(found)
-            return cls._build(Record(description.name, text))
+            return cls._build(LabState(description.name, text))
 
     @classmethod
-    def _build(cls, made: Record) -> Lab:
+    def _build(cls, made: LabState) -> Lab:
         start = time.monotonic()
         lab = cls(made)
         lab._claim_names()
@@ -171,12 +172,12 @@ class Lab:
             trim_at=at.trim if wanted.trim else 0,
         )
 
-    def told(self, node: Node) -> LinuxNode:
+    def node_config(self, node: Node) -> LinuxNode:
         """All that a node is told, as the linux target writes it."""
         return configure(self.description, self.plan, node)
 
     def _configure(self, brief: LinuxNode) -> None:
-        told = self.told(brief.node)
+        told = self.node_config(brief.node)
         with kernel.inside(self.namespace(told.node)):
             if told.is_switch:
                 kernel.batch("ip", [f"link add {ANCHOR} type ifb"], told.name)
@@ -280,11 +281,11 @@ def _check_size(description: Description) -> None:
         raise UsageError(f"a lab of {nodes:,} namespaces is too large for one machine: at most {MAX_NODES:,}")
 
 
-def _is_whole(found: Record) -> bool:
+def _is_whole(found: LabState) -> bool:
     return all(inode and kernel.inode_of(name) == inode for name, inode in found.namespaces.items())
 
 
-def _remove(found: Record) -> None:
+def _remove(found: LabState) -> None:
     """Remove what a record lists, and the record last: what could not be removed stays known."""
     for pid, started in found.flappers.values():
         if record.is_alive(pid, started):

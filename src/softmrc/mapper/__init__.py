@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from softmrc.mapper.components import Component, ComponentKind, Components
 from softmrc.mapper.inference import Finding, State
-from softmrc.mapper.mapper import Mapper, Settings, denylist_of
-from softmrc.mapper.things import Kind, Thing, Things
+from softmrc.mapper.mapper import Mapper, MapperSettings, denylist_of
 
-__all__ = ["Finding", "Kind", "Mapper", "Settings", "State", "Thing", "Things", "denylist_of"]
+__all__ = ["Component", "ComponentKind", "Components", "Finding", "Mapper", "MapperSettings", "State", "denylist_of"]

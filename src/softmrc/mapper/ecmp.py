@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from softmrc import control
+from softmrc._support.files import read_text
+from softmrc._support.units import share_text
 from softmrc.errors import ConfigError
-from softmrc.files import read_text
 from softmrc.mapper.inference import State
-from softmrc.units import share_text
+from softmrc.ops import control
 
 FLOOR = 1e-4  # what a healthy path loses
 PRICE = 6.0  # of naming one thing, in units of log-likelihood
@@ -36,7 +36,7 @@ PROBES_PER_S = 500  # to a peer, half of what it answers one
 
 
 @dataclass(frozen=True)
-class Cell:
+class EcmpSample:
     """What became of the probes from one host to another over a plane and a source port."""
 
     source: str
@@ -48,7 +48,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Guess:
+class EcmpFinding:
     """One thing that is broken, as far as it can be named."""
 
     kind: str  # plane, port, pair or path
@@ -77,7 +77,7 @@ class Guess:
         return "dead" if self.state is State.DEAD else f"loses {share_text(self.share)}"
 
 
-def judge(cells: Iterable[Cell]) -> list[Guess]:
+def judge(cells: Iterable[EcmpSample]) -> list[EcmpFinding]:
     """What is broken, the heaviest first. Cells of several hosts together tell more than those of one."""
     left = {(one.source, one.destination, one.plane, one.source_port): one for one in _summed(cells)}
     found = []
@@ -87,13 +87,13 @@ def judge(cells: Iterable[Cell]) -> list[Guess]:
     return found
 
 
-def _summed(cells: Iterable[Cell]) -> list[Cell]:
+def _summed(cells: Iterable[EcmpSample]) -> list[EcmpSample]:
     sums: dict[tuple[str, str, int, int], tuple[int, int]] = {}
     for one in cells:
         key = (one.source, one.destination, one.plane, one.source_port)
         sent, lost = sums.get(key, (0, 0))
         sums[key] = (sent + one.sent, lost + one.lost)
-    return [Cell(*key, sent, lost) for key, (sent, lost) in sums.items() if sent]
+    return [EcmpSample(*key, sent, lost) for key, (sent, lost) in sums.items() if sent]
 
 
 def _gain(sent: int, lost: int) -> float:
@@ -105,9 +105,9 @@ def _gain(sent: int, lost: int) -> float:
     return lost * math.log(share / FLOOR) + kept
 
 
-def _candidates(cells: Sequence[Cell]) -> list[Guess]:
+def _candidates(cells: Sequence[EcmpSample]) -> list[EcmpFinding]:
     """Things that explain their cells at least as well as their cells alone do."""
-    groups: dict[tuple[str, int, str, str, tuple[int, ...]], list[Cell]] = {}
+    groups: dict[tuple[str, int, str, str, tuple[int, ...]], list[EcmpSample]] = {}
     for one in cells:
         names = [
             ("plane", one.plane, "", "", ()),
@@ -128,11 +128,11 @@ def _candidates(cells: Sequence[Cell]) -> list[Guess]:
         if kind in ("plane", "port") and not _is_seen_by_others(kind, source, inside):
             continue
         state = State.DEAD if lost >= DEAD * sent else State.LOSSY
-        found.append(Guess(kind, plane, source, destination, ports, state, lost / sent, sent, lost))
+        found.append(EcmpFinding(kind, plane, source, destination, ports, state, lost / sent, sent, lost))
     return found
 
 
-def _is_seen_by_others(kind: str, host: str, inside: Sequence[Cell]) -> bool:
+def _is_seen_by_others(kind: str, host: str, inside: Sequence[EcmpSample]) -> bool:
     """A host's port is told from a pair by a second peer of the host, a plane from a port by cells that no host has in
     common."""
     ends = [{one.source, one.destination} for one in inside]
@@ -141,7 +141,7 @@ def _is_seen_by_others(kind: str, host: str, inside: Sequence[Cell]) -> bool:
     return not set.intersection(*ends)
 
 
-def _is_of(guess: Guess, cell: Cell) -> bool:
+def _is_of(guess: EcmpFinding, cell: EcmpSample) -> bool:
     if guess.plane != cell.plane or guess.kind == "plane":
         return guess.plane == cell.plane
     if guess.kind == "port":
@@ -153,7 +153,7 @@ def _is_of(guess: Guess, cell: Cell) -> bool:
 # How cells are come by.
 
 
-def probe_all(node: control.Node, rounds: int, timeout_s: float = 1.0) -> list[Cell]:
+def probe_all(node: control.DeviceClient, rounds: int, timeout_s: float = 1.0) -> list[EcmpSample]:
     """A device's probes to all of its peers, over every plane and source port, so many times each."""
     if not 1 <= rounds <= 100_000:
         raise ConfigError("rounds", rounds, "1 to 100000")
@@ -166,24 +166,24 @@ def probe_all(node: control.Node, rounds: int, timeout_s: float = 1.0) -> list[C
         for peer in peers:
             for plane, of_plane in enumerate(ports):
                 begun = time.monotonic()
-                for one in control.probe(node, peer, plane, of_plane[: control.MOST_PROBES], timeout_s):
+                for one in control.probe(node, peer, plane, of_plane[: control.MAX_PROBES], timeout_s):
                     key = (peer, plane, one.ev)
                     sent[key] = sent.get(key, 0) + one.asked
                     lost[key] = lost.get(key, 0) + (one.asked and one.took_ns is None)
                 time.sleep(max(0.0, len(of_plane) / PROBES_PER_S - (time.monotonic() - begun)))
     return [
-        Cell(own, peers[peer][0].rpartition(":")[0].strip("[]"), plane, port, sent[key], lost[key])
+        EcmpSample(own, peers[peer][0].rpartition(":")[0].strip("[]"), plane, port, sent[key], lost[key])
         for key in sent
         for peer, plane, port in [key]
     ]
 
 
-def save(path: Path, cells: Sequence[Cell]) -> None:
+def save(path: Path, cells: Sequence[EcmpSample]) -> None:
     """For another host to judge with its own."""
     path.write_text(json.dumps({"cells": [asdict(one) for one in cells]}) + "\n")
 
 
-def load(path: Path) -> list[Cell]:
+def load(path: Path) -> list[EcmpSample]:
     try:
         rows = json.loads(read_text(path, "cells"))["cells"]
         return [_cell_of(row) for row in rows]
@@ -191,8 +191,8 @@ def load(path: Path) -> list[Cell]:
         raise ConfigError("cells", str(path), "a file as `softmrc mapper ecmp --save` writes it") from None
 
 
-def _cell_of(row: Any) -> Cell:
+def _cell_of(row: Any) -> EcmpSample:
     numbers = [row[key] for key in ("plane", "source_port", "sent", "lost")]
     if not all(isinstance(one, int) and 0 <= one < 1 << 48 for one in numbers) or numbers[3] > numbers[2]:
         raise ValueError("no cell")
-    return Cell(str(row["source"]), str(row["destination"]), *numbers)
+    return EcmpSample(str(row["source"]), str(row["destination"]), *numbers)

@@ -16,16 +16,16 @@ from enum import StrEnum
 
 import numpy as np
 
+from softmrc._support.units import share_text
+from softmrc.mapper.components import Component, Components
 from softmrc.mapper.matrix import Matrix
-from softmrc.mapper.things import Thing, Things
-from softmrc.units import share_text
 
 LEAST_SHARE = 0.003  # of packets that a thing loses, to be named: well below one in a hundred
 LEAST_ACCUSED = 3
 LEAST_GAIN = 18.0  # nats
 PRICE = 8.0  # nats that each further thing must be worth
-MOST_THINGS = 32
-MOST_ROWS = 20_000  # accusations that are looked at; of more, a sample stands for all
+MAX_THINGS = 32
+MAX_ROWS = 20_000  # accusations that are looked at; of more, a sample stands for all
 CHANCE = 1e-4  # below which a stretch without a single survivor is no accident
 
 
@@ -41,7 +41,7 @@ class State(StrEnum):
 class Finding:
     """One thing that is broken, how, and how that is known."""
 
-    thing: Thing
+    thing: Component
     state: State
     share: float  # of packets lost or broken; of a slow thing, of its rate that is left
     since_slot: int
@@ -77,13 +77,13 @@ class _Blame:
 class _Accusations:
     """Lost packets as pairs (packet, thing on its way), so that all things are judged at once by counting."""
 
-    def __init__(self, things: Things, rows: np.ndarray, vouched: np.ndarray, floor: float) -> None:
+    def __init__(self, things: Components, rows: np.ndarray, vouched: np.ndarray, floor: float) -> None:
         self.things = things
         self.weight = 1.0
         self.chosen = np.arange(len(rows))
-        if len(rows) > MOST_ROWS:
-            self.weight = len(rows) / MOST_ROWS
-            self.chosen = np.random.default_rng(len(rows)).choice(len(rows), MOST_ROWS, replace=False)
+        if len(rows) > MAX_ROWS:
+            self.weight = len(rows) / MAX_ROWS
+            self.chosen = np.random.default_rng(len(rows)).choice(len(rows), MAX_ROWS, replace=False)
         self.packet, self.thing = things.pairs(rows[self.chosen])
         self.vouched = vouched.astype(float)
         self.floor = floor
@@ -92,7 +92,7 @@ class _Accusations:
         """The best explanation of the packets that are still open by things of fewer than so many links."""
         total, open_ = 0.0, open_.copy()
         blamed: list[_Blame] = []
-        while len(blamed) < MOST_THINGS:
+        while len(blamed) < MAX_THINGS:
             gain, best = self._best(open_, below)
             if gain is None:
                 break
@@ -130,7 +130,7 @@ class _Accusations:
         return float(gain[best]), _Blame(best, float(share[best]), nothing.rows)
 
 
-def find_losses(things: Things, matrix: Matrix, floor: float = 1e-6) -> list[Finding]:
+def find_losses(things: Components, matrix: Matrix, floor: float = 1e-6) -> list[Finding]:
     """What is dead, lossy or flapping. `floor` is the share that is lost without anything being broken."""
     rows, slots = matrix.lost()
     found = []
@@ -148,7 +148,7 @@ def find_losses(things: Things, matrix: Matrix, floor: float = 1e-6) -> list[Fin
     return found
 
 
-def find_corruption(things: Things, matrix: Matrix, floor: float = 1e-6) -> list[Finding]:
+def find_corruption(things: Components, matrix: Matrix, floor: float = 1e-6) -> list[Finding]:
     """What flips bits: packets came back over it, and their checksum does not hold."""
     rows, slots = matrix.corrupt()
     intact = matrix.intact()
@@ -162,8 +162,8 @@ def find_corruption(things: Things, matrix: Matrix, floor: float = 1e-6) -> list
 
 
 def _blamed(
-    things: Things, rows: np.ndarray, vouched: np.ndarray, floor: float
-) -> list[tuple[_Blame, Thing, np.ndarray]]:
+    things: Components, rows: np.ndarray, vouched: np.ndarray, floor: float
+) -> list[tuple[_Blame, Component, np.ndarray]]:
     """Each thing that is to blame, and which of all accusations name it."""
     if not len(rows):
         return []
@@ -208,7 +208,7 @@ def _read_clock(ok: np.ndarray, lost: np.ndarray) -> tuple[State, int, int]:
 
 
 def find_slow(
-    things: Things, matrix: Matrix, last: int, serialisation_ns: float, known: list[Finding]
+    things: Components, matrix: Matrix, last: int, serialisation_ns: float, known: list[Finding]
 ) -> list[Finding]:
     """What has less than two thirds of its rate, from the round trips of large packets in the last few slots."""
     rows, took = matrix.timed(last)
@@ -237,14 +237,14 @@ def find_slow(
 
 
 def _cover(
-    things: Things, matrix: Matrix, rows: np.ndarray, excess: np.ndarray, pairs: np.ndarray, may: np.ndarray,
+    things: Components, matrix: Matrix, rows: np.ndarray, excess: np.ndarray, pairs: np.ndarray, may: np.ndarray,
     serialisation_ns: float, seen: np.ndarray, known: list[Finding],
 ) -> list[Finding]:  # fmt: skip
     """The fewest things that all late packets have in common."""
     found: list[Finding] = []
     open_ = np.ones(len(rows), dtype=bool)
     unstable = {link for one in known if one.state in (State.DEAD, State.FLAPPING) for link in one.thing.links}
-    while open_.any() and len(found) < MOST_THINGS:
+    while open_.any() and len(found) < MAX_THINGS:
         counts = np.zeros(len(things) + 1, dtype=np.int64)
         for row in pairs[open_]:
             counts[np.unique(row)] += 1

@@ -1,6 +1,6 @@
 """The loop: send rounds over every path, look at what came back, look closer where something is wrong, and say what.
 
-What carries the packets is a `Fabric`: the simulator, or a lab's kernel. The mapper knows neither.
+What carries the packets is a `ProbeTransport`: the simulator, or a lab's kernel. The mapper knows neither.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ import numpy as np
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, link_name
-from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.fabric.denylist import Denylist, DenylistEntry
+from softmrc.mapper.components import Components
 from softmrc.mapper.inference import Finding, State, find_corruption, find_losses, find_slow
 from softmrc.mapper.matrix import Matrix, Outcome
-from softmrc.mapper.probes import Batch, Prober
-from softmrc.mapper.things import Things
+from softmrc.mapper.probes import ProbeBatch, Prober
 
 SMALL_BYTES = 128
 PERIOD = 120  # rounds, after which the choice of senders begins again
 POOLED = 48  # rounds from which a closer look takes its packets
 RIPE = 30  # accusations after which nothing closer is needed
-MOST_FOCUSED = 40_000  # packets of one closer look
+MAX_FOCUSED = 40_000  # packets of one closer look
 
 
 @dataclass(frozen=True)
-class Flight:
+class ProbeSchedule:
     """Packets of one size that leave evenly spread over a slot. Of a train of equal rows only the last is timed."""
 
-    batch: Batch
+    batch: ProbeBatch
     bytes: int
     train: int = 0  # 0: none is timed
 
 
-class Fabric(Protocol):
+class ProbeTransport(Protocol):
     """Whatever carries packets along the routes they name."""
 
     shape: Shape
 
-    def send(self, flights: Sequence[Flight], slot_s: float) -> list[Outcome]:
+    def send(self, flights: Sequence[ProbeSchedule], slot_s: float) -> list[Outcome]:
         """Send them, a slot after the other, and wait for what comes back."""
         ...
 
@@ -50,7 +50,7 @@ class Fabric(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class MapperSettings:
     """How a mapper works. A slot has one round; a step ends with a verdict."""
 
     slot_s: float = 0.005
@@ -81,7 +81,7 @@ class Settings:
 def denylist_of(fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denylist:
     """A list of everything that was found, for nodes to keep away from."""
     entries = tuple(
-        Entry(
+        DenylistEntry(
             one.thing.name,
             one.thing.kind.value,
             one.state.value,
@@ -97,13 +97,13 @@ def denylist_of(fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denyl
 class Mapper:
     """Watches a fabric. Call `step` again and again: each call sends a step's packets and returns what is broken."""
 
-    fabric: Fabric
-    settings: Settings = field(default_factory=Settings)
+    fabric: ProbeTransport
+    settings: MapperSettings = field(default_factory=MapperSettings)
     shared: Prober | None = None  # rounds that another mapper of the same shape made before
 
     def __post_init__(self) -> None:
         shape = self.fabric.shape
-        self.prober = self.shared or Prober(Things(shape, self.settings.lanes))
+        self.prober = self.shared or Prober(Components(shape, self.settings.lanes))
         self.things = self.prober.things
         self.matrix = Matrix(self.things, self.settings.window_slots)
         self.sent_packets = 0
@@ -117,7 +117,7 @@ class Mapper:
         for _ in range(settings.step_slots):
             is_large = self._round % settings.large_every == 0
             batch = self.prober.round(self._round % PERIOD)
-            flights.append(self._large(batch) if is_large else Flight(batch, SMALL_BYTES))
+            flights.append(self._large(batch) if is_large else ProbeSchedule(batch, SMALL_BYTES))
             slots.append(self.matrix.open_slot())
             self._round += 1
         self._fly(flights, slots)
@@ -128,18 +128,18 @@ class Mapper:
             corrupt = find_corruption(self.things, self.matrix, settings.floor)
         return found + corrupt + self._slow(found)
 
-    def _fly(self, flights: list[Flight], slots: list[int]) -> None:
+    def _fly(self, flights: list[ProbeSchedule], slots: list[int]) -> None:
         for flight, slot, outcome in zip(flights, slots, self.fabric.send(flights, self.settings.slot_s), strict=True):
             self.matrix.add(slot, flight.batch, outcome, flight.train)
             self.sent_packets += len(flight.batch)
             rows = flight.batch.links
             self.sent_bytes += flight.bytes * np.bincount(rows[rows >= 0], minlength=len(self.sent_bytes))
 
-    def _large(self, batch: Batch) -> Flight:
+    def _large(self, batch: ProbeBatch) -> ProbeSchedule:
         train = self.settings.train
         if train > 1:
             batch = batch.take(np.repeat(np.flatnonzero(batch.returns), train))
-        return Flight(batch, self.settings.large_bytes, train)
+        return ProbeSchedule(batch, self.settings.large_bytes, train)
 
     def _slow(self, losses: list[Finding]) -> list[Finding]:
         shape = self.fabric.shape
@@ -158,9 +158,9 @@ class Mapper:
         chosen = np.flatnonzero(np.append(suspects, False)[pool.links].any(axis=1))
         counts = np.bincount(pool.links[chosen][pool.links[chosen] >= 0], minlength=len(suspects))[suspects]
         times = int(np.ceil(settings.focus_crossings / max(counts.min(), 1)))
-        times = min(times, settings.focus_crossings, max(MOST_FOCUSED // max(len(chosen), 1), 1))
+        times = min(times, settings.focus_crossings, max(MAX_FOCUSED // max(len(chosen), 1), 1))
         parts = np.array_split(np.tile(chosen, times), max(min(settings.window_slots // 10, 20), 1))
-        flights = [Flight(pool.take(part), SMALL_BYTES) for part in parts if len(part)]
+        flights = [ProbeSchedule(pool.take(part), SMALL_BYTES) for part in parts if len(part)]
         self._fly(flights, [self.matrix.open_slot() for _ in flights])
         return True
 

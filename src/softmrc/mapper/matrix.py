@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softmrc.mapper.probes import MOST_LINKS, Batch
-from softmrc.mapper.things import Things
+from softmrc.mapper.components import Components
+from softmrc.mapper.probes import MAX_LINKS, ProbeBatch
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Outcome:
 class Matrix:
     """A window of slots; the oldest fall out."""
 
-    def __init__(self, things: Things, slots: int) -> None:
+    def __init__(self, things: Components, slots: int) -> None:
         self.things = things
         self.slots = slots
         self.first = 0  # number of the oldest slot
@@ -51,7 +51,7 @@ class Matrix:
         self.count += 1
         return number
 
-    def add(self, slot: int, batch: Batch, outcome: Outcome, train: int) -> None:
+    def add(self, slot: int, batch: ProbeBatch, outcome: Outcome, train: int) -> None:
         """Enter what became of a batch in a slot of the window; the last of each train was timed, 0: none was."""
         at = slot % self.slots
         back = outcome.took_ns >= 0
@@ -108,4 +108,4 @@ class Matrix:
 
 
 def _none() -> np.ndarray:
-    return np.zeros((0, MOST_LINKS), dtype=np.int64)
+    return np.zeros((0, MAX_LINKS), dtype=np.int64)

@@ -19,14 +19,14 @@ import numpy as np
 
 from softmrc.fabric import Shape
 from softmrc.fabric.address import DOWNLINK_USID, T0_USID, T1_USID, T2_USID
-from softmrc.mapper.things import Things
+from softmrc.mapper.components import Components
 
-MOST_LINKS = 6
-MOST_SWITCHES = 5
+MAX_LINKS = 6
+MAX_SWITCHES = 5
 
 
 @dataclass(frozen=True)
-class Batch:
+class ProbeBatch:
     """Packets, one a row. `links` and `switches` (uSIDs) are filled up with -1."""
 
     source: np.ndarray
@@ -39,8 +39,8 @@ class Batch:
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, rows: np.ndarray) -> Batch:
-        return Batch(*(column[rows] for column in self.columns()))
+    def take(self, rows: np.ndarray) -> ProbeBatch:
+        return ProbeBatch(*(column[rows] for column in self.columns()))
 
     def columns(self) -> tuple[np.ndarray, ...]:
         return self.source, self.destination, self.plane, self.links, self.switches
@@ -51,33 +51,33 @@ class Batch:
         return self.source == self.destination
 
 
-def joined(batches: list[Batch]) -> Batch:
-    return Batch(*(np.concatenate(columns) for columns in zip(*(b.columns() for b in batches), strict=True)))
+def joined(batches: list[ProbeBatch]) -> ProbeBatch:
+    return ProbeBatch(*(np.concatenate(columns) for columns in zip(*(b.columns() for b in batches), strict=True)))
 
 
 class Prober:
     """Rounds of packets over a fabric."""
 
-    def __init__(self, things: Things) -> None:
+    def __init__(self, things: Components) -> None:
         self.shape = things.shape
         self.things = things
-        self._rounds: dict[int, Batch] = {}
-        self._pool: Batch | None = None
+        self._rounds: dict[int, ProbeBatch] = {}
+        self._pool: ProbeBatch | None = None
 
-    def pool(self, rounds: int) -> Batch:
+    def pool(self, rounds: int) -> ProbeBatch:
         """The packets of the first few rounds together, to choose from."""
         if self._pool is None:
             self._pool = joined([self.round(number) for number in range(rounds)])
         return self._pool
 
-    def round(self, number: int) -> Batch:
+    def round(self, number: int) -> ProbeBatch:
         """All packets of one round, in an order that spreads each sender's over it; kept, because rounds return."""
         if number not in self._rounds:
             made = self._made(number)
             self._rounds[number] = replace(made, touched=self.things.touched(made.links))
         return self._rounds[number]
 
-    def _made(self, number: int) -> Batch:
+    def _made(self, number: int) -> ProbeBatch:
         shape = self.shape
         batches = [self._leaf(), *self._next(number), self._spine(number), *self._square(number)]
         if shape.pods:
@@ -85,27 +85,27 @@ class Prober:
         whole = joined(batches)
         return whole.take(np.random.default_rng(number).permutation(len(whole)))
 
-    def _batch(self, source: np.ndarray, to: np.ndarray, plane: np.ndarray, links: list, switches: list) -> Batch:
+    def _batch(self, source: np.ndarray, to: np.ndarray, plane: np.ndarray, links: list, switches: list) -> ProbeBatch:
         count = len(source)
-        rows = np.full((count, MOST_LINKS), -1, dtype=np.int32)
+        rows = np.full((count, MAX_LINKS), -1, dtype=np.int32)
         for i, column in enumerate(links):
             rows[:, i] = column
-        named = np.full((count, MOST_SWITCHES), -1, dtype=np.int32)
+        named = np.full((count, MAX_SWITCHES), -1, dtype=np.int32)
         for i, column in enumerate(switches):
             named[:, i] = column
-        return Batch(source, to, plane, rows, named)
+        return ProbeBatch(source, to, plane, rows, named)
 
     def _ports(self) -> tuple[np.ndarray, np.ndarray]:
         plane, host = np.divmod(np.arange(self.shape.planes * self.shape.hosts), self.shape.hosts)
         return plane, host
 
-    def _leaf(self) -> Batch:
+    def _leaf(self) -> ProbeBatch:
         s = self.shape
         plane, host = self._ports()
         links = [s.host_up(plane, host), s.host_down(plane, host)]
         return self._batch(host, host, plane, links, [T0_USID + host // s.hosts_per_leaf])
 
-    def _next(self, number: int) -> list[Batch]:
+    def _next(self, number: int) -> list[ProbeBatch]:
         s = self.shape
         if s.hosts_per_leaf < 2:
             return []
@@ -125,7 +125,7 @@ class Prober:
         s = self.shape
         return T1_USID + (leaf // s.leaves_per_pod * s.spines if s.pods else 0) + uplink
 
-    def _spine(self, number: int) -> Batch:
+    def _spine(self, number: int) -> ProbeBatch:
         s = self.shape
         plane, leaf, uplink, host = self._uplinks(number)
         links = [
@@ -134,7 +134,7 @@ class Prober:
         ]  # fmt: skip
         return self._batch(host, host, plane, links, [T0_USID + leaf, self._t1(leaf, uplink), T0_USID + leaf])
 
-    def _square(self, number: int) -> list[Batch]:
+    def _square(self, number: int) -> list[ProbeBatch]:
         s = self.shape
         if s.spines < 2 or s.leaves_per_pod < 2:
             return []
@@ -160,7 +160,7 @@ class Prober:
         host = leaf * s.hosts_per_leaf + (number + uplink + up) % s.hosts_per_leaf
         return plane, leaf, uplink, up, host
 
-    def _core(self, number: int) -> Batch:
+    def _core(self, number: int) -> ProbeBatch:
         s = self.shape
         plane, leaf, uplink, up, host = self._cores(number)
         t1 = leaf // s.leaves_per_pod * s.spines + uplink
@@ -171,7 +171,7 @@ class Prober:
         core = T2_USID + uplink * s.cores_per_spine + up
         return self._batch(host, host, plane, links, [T0_USID + leaf, T1_USID + t1, core, T1_USID + t1, T0_USID + leaf])
 
-    def _across(self, number: int) -> list[Batch]:
+    def _across(self, number: int) -> list[ProbeBatch]:
         s = self.shape
         if s.pods < 2:
             return []
@@ -190,10 +190,10 @@ class Prober:
         return [self._batch(host, to, plane, links, named)]
 
 
-def usids_of(shape: Shape, batch: Batch) -> np.ndarray:
+def usids_of(shape: Shape, batch: ProbeBatch) -> np.ndarray:
     """The uSIDs of each row as a switch reads them, the destination's downlink last; zeros behind."""
-    rows = np.zeros((len(batch), MOST_SWITCHES + 1), dtype=np.uint16)
-    rows[:, :MOST_SWITCHES] = np.maximum(batch.switches, 0)
+    rows = np.zeros((len(batch), MAX_SWITCHES + 1), dtype=np.uint16)
+    rows[:, :MAX_SWITCHES] = np.maximum(batch.switches, 0)
     length = (batch.switches >= 0).sum(axis=1)
     rows[np.arange(len(batch)), length] = DOWNLINK_USID + batch.destination % shape.hosts_per_leaf
     return rows

@@ -17,7 +17,7 @@ from softmrc.sim.faults import native_kind
 from softmrc.sim.native import SHAPE
 
 if TYPE_CHECKING:
-    from softmrc.mapper.mapper import Flight
+    from softmrc.mapper.mapper import ProbeSchedule
 
 PS_PER_S = 1_000_000_000_000
 _LONGEST_TRIP_PS = 1000 * PS_PER_S
@@ -51,7 +51,7 @@ class SimulatedFabric:
         for link in links:
             self._network.add_fault(round(at_s * PS_PER_S), native_kind(kind), int(link), value)
 
-    def send(self, flights: Sequence[Flight], slot_s: float) -> list[Outcome]:
+    def send(self, flights: Sequence[ProbeSchedule], slot_s: float) -> list[Outcome]:
         slot_ps = round(slot_s * PS_PER_S)
         found = []
         for flight in flights:

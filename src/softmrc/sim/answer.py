@@ -61,7 +61,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True)
-class Found:
+class VariantResult:
     """One variant: its figure for each seed; none where a run did not finish."""
 
     name: str
@@ -82,7 +82,7 @@ class Answer:
     figure: str
     unit: str
     seeds: int
-    found: tuple[Found, ...]
+    found: tuple[VariantResult, ...]
 
 
 def figure_value(one: Result) -> float | None:
@@ -157,12 +157,12 @@ def _too_late(results: Sequence[Result]) -> str:
     return said
 
 
-def _gather(column: Sequence[Result], figure: Figure) -> Found:
+def _gather(column: Sequence[Result], figure: Figure) -> VariantResult:
     done = [one for one in column if one.verdict]
     failed = [one for one in column if not one.verdict]
     values = [figure.of(one) for one in done]
     finite = tuple(value for value in values if np.isfinite(value))
-    return Found(column[0].name, finite, len(column) - len(finite), failed[0].verdict.kind if failed else "")
+    return VariantResult(column[0].name, finite, len(column) - len(finite), failed[0].verdict.kind if failed else "")
 
 
 def number(value: float) -> str:
@@ -170,19 +170,19 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _figure_text(one: Found, figure: Figure) -> str:
+def _figure_text(one: VariantResult, figure: Figure) -> str:
     spread = f" [{number(min(one.values))} to {number(max(one.values))}]" if len(one.values) > 1 else ""
     some = f", in {len(one.values)} of {len(one.values) + one.unfinished} seeds" if one.unfinished else ""
     return f"{number(one.mean)} {figure.unit}{spread} with {one.name}{some}"
 
 
-def _said(one: Found, figure: Figure) -> str:
+def _said(one: VariantResult, figure: Figure) -> str:
     if not one.values:
         return f"no time that could be told with {one.name}, which does not finish ({one.why or 'no figure'})"
     return _figure_text(one, figure)
 
 
-def _beside(one: Found, own: Found, figure: Figure) -> str:
+def _beside(one: VariantResult, own: VariantResult, figure: Figure) -> str:
     if not one.values:
         return f"{one.name} does not finish ({one.why or 'no figure'})"
     text = _figure_text(one, figure)

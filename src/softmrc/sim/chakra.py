@@ -18,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from softmrc.config.reader import refuse, setting
 from softmrc.errors import ConfigError
 from softmrc.sim import chakra_format as form
-from softmrc.sim.chakra_format import Node, read_nodes
-from softmrc.sim.draws import Draws
+from softmrc.sim.chakra_format import ChakraNode, read_nodes
 from softmrc.sim.fabric import Fabric
-from softmrc.sim.plan import MAX_MESSAGE_BYTES, ORDERS, PS_PER_US, Plan, Workload
-from softmrc.sim.programs import COMPUTE, Call, Programs, Receive, Send, Task, lay_out
-from softmrc.sim.reader import refuse, setting
+from softmrc.sim.prng import Prng
+from softmrc.sim.programs import COMPUTE, CollectiveTask, Programs, ReceiveTask, SendTask, Task, lay_out
+from softmrc.sim.traffic import MAX_MESSAGE_BYTES, ORDERS, PS_PER_US, TrafficPlan, Workload
 
 # How a collective is called here, and how many bytes the scenario counts for what a trace says of `ranks` ranks.
 KINDS: dict[str, tuple[str, Callable[[int, int], float]]] = {
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, Callable[[int, int], float]]] = {
     "REDUCE_SCATTER_BLOCK": ("reduce_scatter", lambda size, ranks: size),
     "BARRIER": ("barrier", lambda size, ranks: 0),
 }
-MOST_CALL_BYTES = 1 << 44
+MAX_CALL_BYTES = 1 << 44
 LONGEST_US = 1e9
 
 
@@ -50,7 +50,7 @@ class Chakra(Workload):
     order: str = setting("hosts", choices=ORDERS)
     algorithm: str = ""  # of collectives, wherever it is possible, instead of the one that ranks would choose
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         base = Path(source).parent / self.path if source else Path(self.path)
         files = trace_files(base)
         if not 1 <= len(files) <= fabric.hosts:
@@ -84,7 +84,7 @@ def trace_files(base: Path) -> list[Path]:
 def _read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     """{"0": [0, 1, 2, 3], "1": …}, as ASTRA-sim takes it."""
     try:
-        table = json.loads(form.read_bytes(path, "groups", form.MOST_BYTES))
+        table = json.loads(form.read_bytes(path, "groups", form.MAX_BYTES))
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -100,7 +100,7 @@ def _read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-def in_order(nodes: list[Node], file: Path) -> list[Node]:
+def in_order(nodes: list[ChakraNode], file: Path) -> list[ChakraNode]:
     """Nodes so that none comes before what it waits for, and otherwise the lowest id first."""
     by_id = {node.id: node for node in nodes}
     left: dict[int, int] = {}
@@ -139,15 +139,15 @@ class _Trace:
         self.last_compute: tuple[int, ...] = ()
         self.last_call: dict[str, int] = {}
 
-    def _wrong(self, node: Node, key: str, value: object, allowed: str) -> ConfigError:
+    def _wrong(self, node: ChakraNode, key: str, value: object, allowed: str) -> ConfigError:
         return ConfigError(f"{self.file}: {node.where}: node {node.id}: {key}", value, allowed)
 
-    def read(self, nodes: list[Node]) -> None:
+    def read(self, nodes: list[ChakraNode]) -> None:
         for task, node in enumerate(nodes):
             after = tuple(self.number[one] for one in node.after)
             self.number[node.id] = self.programs.add(self.rank, self._task(task, node, after))
 
-    def _task(self, number: int, node: Node, after: tuple[int, ...]) -> Task:
+    def _task(self, number: int, node: ChakraNode, after: tuple[int, ...]) -> Task:
         def whole(name: str, low: int, high: int, default: int | None = None) -> int:
             value = node.attributes.get(name, default)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -160,21 +160,21 @@ class _Trace:
         if node.type == form.SEND:
             size = whole("comm_size", 1, MAX_MESSAGE_BYTES)
             peer, tag = whole("comm_dst", 0, ranks - 1), whole("comm_tag", 0, 1 << 63, 0)
-            return Send("send", after, 0, 0, self._other(node, peer), tag, size)
+            return SendTask("send", after, 0, 0, self._other(node, peer), tag, size)
         if node.type == form.RECEIVE:
             peer, tag = whole("comm_src", 0, ranks - 1), whole("comm_tag", 0, 1 << 63, 0)
-            return Receive("receive", after, 0, 0, self._other(node, peer), tag)
+            return ReceiveTask("receive", after, 0, 0, self._other(node, peer), tag)
         if node.type == form.COMPUTE:
             after = (*after, *self.last_compute)
             self.last_compute = (number,)
         return Task(COMPUTE if node.type == form.COMPUTE else "other", after, 0, self._time_ps(node))
 
-    def _other(self, node: Node, peer: int) -> int:
+    def _other(self, node: ChakraNode, peer: int) -> int:
         if peer == self.rank:
             raise self._wrong(node, "peer", peer, "another rank")
         return peer
 
-    def _time_ps(self, node: Node) -> int:
+    def _time_ps(self, node: ChakraNode) -> int:
         operations = node.attributes.get("num_ops", 0)
         took_us = float(node.duration_us)
         if not took_us and operations and node.type == form.COMPUTE:
@@ -188,7 +188,7 @@ class _Trace:
             raise self._wrong(node, "duration_micros", took_us, f"at most {LONGEST_US:g}")
         return round(took_us * PS_PER_US)
 
-    def _call(self, number: int, node: Node, after: tuple[int, ...], whole: Callable[..., int]) -> Task:
+    def _call(self, number: int, node: ChakraNode, after: tuple[int, ...], whole: Callable[..., int]) -> Task:
         kind = form.COLLECTIVES[whole("comm_type", 0, len(form.COLLECTIVES) - 1)]
         if kind not in KINDS:
             raise self._wrong(node, "comm_type", kind, "one of " + ", ".join(KINDS))
@@ -199,7 +199,7 @@ class _Trace:
         if self.rank not in ranks:
             raise self._wrong(node, "pg_name", name, f"a group that rank {self.rank} is in")
         collective, bytes_of = KINDS[kind]
-        size = whole("comm_size", 0, MOST_CALL_BYTES, 0 if collective == "barrier" else None)
+        size = whole("comm_size", 0, MAX_CALL_BYTES, 0 if collective == "barrier" else None)
         if len(ranks) == 1:
             return Task(collective.replace("_", "-"), after)
         unit = 4 if collective in ("all_reduce", "all_to_all") else 4 * len(ranks)
@@ -208,4 +208,6 @@ class _Trace:
             after = (*after, self.last_call[name])
         self.last_call[name] = number
         shown = collective.replace("_", "-")
-        return Call(shown, after, 0, 0, f"{name!r}" if name else "of all", ranks, collective, size, self.job.algorithm)
+        return CollectiveTask(
+            shown, after, 0, 0, f"{name!r}" if name else "of all", ranks, collective, size, self.job.algorithm
+        )

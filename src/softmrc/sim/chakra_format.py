@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from softmrc._support.files import read_bytes
 from softmrc.errors import ConfigError
-from softmrc.files import read_bytes
 
-MOST_BYTES = 256 << 20  # of a file
-MOST_NODES = 1_000_000  # of a rank
+MAX_BYTES = 256 << 20  # of a file
+MAX_NODES = 1_000_000  # of a rank
 TYPES = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE",
     "COMM_COLL_NODE",
@@ -42,7 +42,7 @@ Value = int | float | bool | str
 
 
 @dataclass(frozen=True)
-class Node:
+class ChakraNode:
     """What one rank does at one point of its trace."""
 
     id: int
@@ -54,17 +54,17 @@ class Node:
     where: str = ""  # in its file
 
 
-def read_nodes(path: Path) -> list[Node]:
+def read_nodes(path: Path) -> list[ChakraNode]:
     """All nodes of one rank."""
-    data = read_bytes(path, "execution trace", MOST_BYTES)
+    data = read_bytes(path, "execution trace", MAX_BYTES)
     form = _json_nodes if path.suffix == ".json" else _binary_nodes
-    nodes: list[Node] = []
+    nodes: list[ChakraNode] = []
     seen: set[int] = set()
     for node in form(data, str(path)):
         if node.id in seen:
             raise ConfigError(f"{path}: {node.where}: id", node.id, "an id that no other node of the rank has")
-        if len(nodes) == MOST_NODES:
-            raise ConfigError(str(path), f"more than {MOST_NODES:,} nodes", "fewer: a step or two, not a whole run")
+        if len(nodes) == MAX_NODES:
+            raise ConfigError(str(path), f"more than {MAX_NODES:,} nodes", "fewer: a step or two, not a whole run")
         seen.add(node.id)
         nodes.append(node)
     if not nodes:
@@ -166,7 +166,7 @@ def _ids(data: bytes, wire: int, value: Any) -> list[int]:
     return found
 
 
-def _node(data: bytes, at: int, end: int) -> Node:
+def _node(data: bytes, at: int, end: int) -> ChakraNode:
     numbers = {"id": 0, "type": 0, "duration": 0}
     name, after, attributes = "", [], {}
     for number, wire, value, _ in _fields(data, at, end):
@@ -182,10 +182,10 @@ def _node(data: bytes, at: int, end: int) -> Node:
                 attributes[key] = found
     kind = TYPES[numbers["type"]] if numbers["type"] < len(TYPES) else f"type {numbers['type']}"
     where = f"byte {at}"
-    return Node(numbers["id"], kind, name, tuple(dict.fromkeys(after)), numbers["duration"], attributes, where)
+    return ChakraNode(numbers["id"], kind, name, tuple(dict.fromkeys(after)), numbers["duration"], attributes, where)
 
 
-def _binary_nodes(data: bytes, source: str) -> Iterator[Node]:
+def _binary_nodes(data: bytes, source: str) -> Iterator[ChakraNode]:
     at, is_first = 0, True
     try:
         while at < len(data):
@@ -204,7 +204,7 @@ def _binary_nodes(data: bytes, source: str) -> Iterator[Node]:
         raise ConfigError(f"{source}: byte {offset}", "what is there", words) from None
 
 
-def write_nodes(path: Path, nodes: list[Node]) -> None:
+def write_nodes(path: Path, nodes: list[ChakraNode]) -> None:
     """The protobuf form."""
     parts = [_delimited(_bytes_field(1, b"0.0.4"))]
     parts += [_delimited(_node_bytes(node)) for node in nodes]
@@ -228,7 +228,7 @@ def _bytes_field(number: int, value: bytes) -> bytes:
     return _number(number << 3 | 2) + _delimited(value)
 
 
-def _node_bytes(node: Node) -> bytes:
+def _node_bytes(node: ChakraNode) -> bytes:
     def plain(number: int, value: int) -> bytes:
         return _number(number << 3) + _number(value)
 
@@ -254,7 +254,7 @@ def _node_bytes(node: Node) -> bytes:
 # The JSON form: protobuf's own, metadata and nodes one after the other, or in a list. 64-bit numbers may be texts.
 
 
-def _json_nodes(data: bytes, source: str) -> Iterator[Node]:
+def _json_nodes(data: bytes, source: str) -> Iterator[ChakraNode]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -282,7 +282,7 @@ def _json_nodes(data: bytes, source: str) -> Iterator[Node]:
                 yield _json_node(one, source, line)
 
 
-def _json_node(table: dict[str, Any], source: str, line: int) -> Node:
+def _json_node(table: dict[str, Any], source: str, line: int) -> ChakraNode:
     def wrong(key: str, value: object, allowed: str) -> ConfigError:
         return ConfigError(f"{source}: line {line}: {key}", value, allowed)
 
@@ -319,7 +319,7 @@ def _json_node(table: dict[str, Any], source: str, line: int) -> Node:
     duration = whole("durationMicros", table.get("durationMicros", table.get("duration_micros", 0)))
     name = str(table.get("name", ""))
     ends = tuple(dict.fromkeys(after))
-    return Node(whole("id", table.get("id", 0)), kind, name, ends, duration, attributes, f"line {line}")
+    return ChakraNode(whole("id", table.get("id", 0)), kind, name, ends, duration, attributes, f"line {line}")
 
 
 def _json_value(attribute: dict[str, Any], wrong: Any) -> Value | None:

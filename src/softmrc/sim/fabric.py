@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from softmrc._support.units import as_rate_bps, counted, rate_text
+from softmrc.config.reader import read_table, refuse, setting
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import load
 from softmrc.fabric.numbering import Numbering
-from softmrc.sim.reader import read_table, refuse, setting
-from softmrc.units import as_rate_bps, counted, rate_text
 
 FORWARDINGS = ("auto", "srv6", "ecmp", "structured")
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from softmrc import _core
-from softmrc.sim.draws import Draws
+from softmrc.config.reader import Index, read_table, refuse, setting
 from softmrc.sim.fabric import Fabric
-from softmrc.sim.reader import Index, read_table, refuse, setting
+from softmrc.sim.prng import Prng
 
 PS_PER_US = 1_000_000
 KINDS = ("down", "black_hole", "loss", "bit_errors", "corrupt", "slow", "ev_loss")
@@ -117,7 +117,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Action:
+class FaultAction:
     """One kind of fault on a set of links at one moment."""
 
     at_ps: int
@@ -165,9 +165,9 @@ def _check_times(event: FaultEvent, source: str, key: str) -> None:
         raise refuse(source, f"{key}.every_us", event.every_us, f"more than for_us = {event.for_us}")
 
 
-def actions(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[Action]:
+def actions(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[FaultAction]:
     """Every change of every link, in order of time."""
-    found: list[Action] = []
+    found: list[FaultAction] = []
     for i, event in enumerate(faults.events):
         links, what = _Targets(fabric, source, f"faults.events[{i}]", faults.fit).links_of(event)
         label = event.label or f"{what} {event.kind.replace('_', ' ')}"
@@ -184,24 +184,24 @@ def _kind_of(event: FaultEvent) -> str:
 
 def _span(
     kind: str, value: float, links: np.ndarray, at_us: float, for_us: float, packet_bytes: int, label: str
-) -> list[Action]:
+) -> list[FaultAction]:
     if kind == "bit_errors":
         value = 1 - (1 - value) ** (8 * packet_bytes)
-    span = [Action(round(at_us * PS_PER_US), kind, links, value, label)]
+    span = [FaultAction(round(at_us * PS_PER_US), kind, links, value, label)]
     if for_us:
-        span.append(Action(round((at_us + for_us) * PS_PER_US), "heal", links, 0.0, label))
+        span.append(FaultAction(round((at_us + for_us) * PS_PER_US), "heal", links, 0.0, label))
     return span
 
 
-def _drawn(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[Action]:
-    found: list[Action] = []
+def _drawn(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[FaultAction]:
+    found: list[FaultAction] = []
     stages = fabric.stages()
     for what, stage in (("links", "T0 to T1"), ("ports", "host to T0")):
         ups = stages[stage].ravel()
         count = getattr(faults, what)
         if count > len(ups):
             raise refuse(source, f"faults.{what}", count, f"at most the fabric's {len(ups)}")
-        drawn = Draws(seed, f"faults {what}").order(len(ups))[:count]
+        drawn = Prng(seed, f"faults {what}").order(len(ups))[:count]
         for k, up in enumerate(ups[drawn].tolist()):
             label = fabric.link_name(up).replace(" to ", " – ") + f" {faults.kind.replace('_', ' ')}"
             links = np.array([up, up + stages[stage].shape[1]])

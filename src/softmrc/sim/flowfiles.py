@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softmrc._support.files import parse_toml, read_text
+from softmrc.config.reader import refuse, unknown_key
 from softmrc.errors import ConfigError
-from softmrc.files import parse_toml, read_text
-from softmrc.sim.reader import refuse, unknown_key
 
 PS_PER_US = 1_000_000
 _COLUMNS = ("source", "destination", "bytes", "start_us", "id", "after")

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from softmrc.config.reader import refuse, setting
 from softmrc.errors import ConfigError
-from softmrc.sim.draws import Draws
 from softmrc.sim.fabric import Fabric
-from softmrc.sim.plan import ORDERS, PS_PER_US, Plan, Workload
-from softmrc.sim.programs import COMPUTE, SCALE_UP, Call, Programs, Receive, Send, Task, lay_out
-from softmrc.sim.reader import refuse, setting
+from softmrc.sim.prng import Prng
+from softmrc.sim.programs import COMPUTE, SCALE_UP, CollectiveTask, Programs, ReceiveTask, SendTask, Task, lay_out
+from softmrc.sim.traffic import ORDERS, PS_PER_US, TrafficPlan, Workload
 
-MOST_TASKS = 2_000_000
+MAX_TASKS = 2_000_000
 BACKWARD = 2  # times the forward pass
 
 
@@ -88,7 +88,7 @@ class Job(Workload):
     order: str = setting("hosts", choices=ORDERS)
     algorithm: str = ""  # of collectives, wherever it is possible, instead of the one that ranks would choose
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         self._check(fabric, source, key)
         p = self.parallel
         ranks = p.ranks
@@ -120,7 +120,7 @@ class Job(Workload):
         words = f"more than the {least:,.0f} that hidden, ffn and experts make without attention"
         need(m.attention_parameters > 0, "model.parameters", m.parameters, words)
         tasks = p.ranks * self.steps * p.micro_batches * (m.layers // p.pp * 12 + 4)
-        need(tasks <= MOST_TASKS, "steps", self.steps, f"less: that would be about {tasks:,} tasks of {MOST_TASKS:,}")
+        need(tasks <= MAX_TASKS, "steps", self.steps, f"less: that would be about {tasks:,} tasks of {MAX_TASKS:,}")
 
     @cached_property
     def tokens(self) -> int:
@@ -232,7 +232,7 @@ class _Rank:
         group = f"{name} of ranks {ranks[0]} to {ranks[-1]}"
         if group in self.before:
             after = (*after, self.before[group])
-        call = Call(name, after, self.step, 0, group, tuple(ranks), collective, size, self.job.algorithm)
+        call = CollectiveTask(name, after, self.step, 0, group, tuple(ranks), collective, size, self.job.algorithm)
         self.before[group] = self._add(call)
         return self.before[group]
 
@@ -253,11 +253,11 @@ class _Rank:
             self.last = (self._call("experts", ranks, "all_to_all", self.per_expert_rank, self.last),)
 
     def _receive(self, peer: int, tag: str) -> None:
-        self.last = (self._add(Receive("receive", self.last, self.step, 0, peer, tag)),)
+        self.last = (self._add(ReceiveTask("receive", self.last, self.step, 0, peer, tag)),)
 
     def _send(self, peer: int, tag: str) -> None:
         size = max(1, self.activation // self.job.parallel.tp)
-        self._add(Send("pipeline", self.last, self.step, 0, peer, tag, size))
+        self._add(SendTask("pipeline", self.last, self.step, 0, peer, tag, size))
 
     def _forward(self, batch: int) -> None:
         p = self.job.parallel

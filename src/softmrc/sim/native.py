@@ -6,8 +6,8 @@ from typing import Any
 
 from softmrc import _core
 from softmrc.config import CcProfile, EndpointConfig, EvMode, EvProfile, to_native
+from softmrc.config.reader import refuse
 from softmrc.errors import ConfigError
-from softmrc.sim.reader import refuse
 from softmrc.sim.scenario import Scenario
 
 # What the core and a fabric call by the same names.

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from softmrc import _core
-from softmrc.collectives.block import Kind
+from softmrc.collectives.block import CollectiveKind
 from softmrc.errors import ConfigError
-from softmrc.sim.plan import MAX_MESSAGE_BYTES, Calls, Plan, wire_bytes
+from softmrc.sim.traffic import MAX_MESSAGE_BYTES, CollectiveCalls, TrafficPlan, wire_bytes
 
 COMPUTE, SCALE_UP = "compute", "scale-up"  # names that results know
 
@@ -30,20 +30,20 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Send(Task):
+class SendTask(Task):
     peer: int = 0
     tag: int | str = 0
     bytes: int = 1
 
 
 @dataclass(frozen=True)
-class Receive(Task):
+class ReceiveTask(Task):
     peer: int = 0
     tag: int | str = 0
 
 
 @dataclass(frozen=True)
-class Call(Task):
+class CollectiveTask(Task):
     group: str = ""
     ranks: tuple[int, ...] = ()
     collective: str = "all_reduce"
@@ -70,7 +70,7 @@ class Programs:
 Place = tuple[int, int]  # a rank, and a task of it
 
 
-def lay_out(programs: Programs, plan: Plan, hosts: list[int], start_ps: int) -> None:
+def lay_out(programs: Programs, plan: TrafficPlan, hosts: list[int], start_ps: int) -> None:
     """Add everything to a plan; rank i is on hosts[i]."""
     units = _calls(programs)
     sent = _messages(programs)
@@ -114,21 +114,21 @@ def _calls(programs: Programs) -> list[list[Place]]:
     for rank, tasks in enumerate(programs.tasks):
         count: dict[str, int] = {}
         for number, task in enumerate(tasks):
-            if not isinstance(task, Call):
+            if not isinstance(task, CollectiveTask):
                 continue
             turn = count[task.group] = count.get(task.group, -1) + 1
             turns.setdefault((task.group, turn), []).append((rank, number))
     for (group, turn), unit in turns.items():
         rank, number = unit[0]
         first = programs.tasks[rank][number]
-        assert isinstance(first, Call)
+        assert isinstance(first, CollectiveTask)
         missing = sorted(set(first.ranks) - {one for one, _ in unit})
         if missing:
             words = f"a call that rank {missing[0]} makes, too: it has no number {turn + 1} in group {group}"
             raise programs.refuse(rank, number, words)
         for one, at in unit:
             task = programs.tasks[one][at]
-            assert isinstance(task, Call)
+            assert isinstance(task, CollectiveTask)
             if (task.collective, task.bytes, task.ranks) != (first.collective, first.bytes, first.ranks):
                 words = f"{first.collective} of {first.bytes} bytes, as rank {rank} calls it in group {group}"
                 raise programs.refuse(one, at, words)
@@ -141,12 +141,12 @@ def _messages(programs: Programs) -> dict[Place, Place]:
     sends: dict[tuple[int, int, int | str], deque[Place]] = {}
     for rank, tasks in enumerate(programs.tasks):
         for number, task in enumerate(tasks):
-            if isinstance(task, Send):
+            if isinstance(task, SendTask):
                 sends.setdefault((rank, task.peer, task.tag), deque()).append((rank, number))
     found = {}
     for rank, tasks in enumerate(programs.tasks):
         for number, task in enumerate(tasks):
-            if isinstance(task, Receive):
+            if isinstance(task, ReceiveTask):
                 waiting = sends.get((task.peer, rank, task.tag))
                 if not waiting:
                     words = f"a message that rank {task.peer} sends to rank {rank} with tag {task.tag}, and it does not"
@@ -162,7 +162,7 @@ class _Layer:
     """Puts tasks into a plan, one after the other, and remembers their flows."""
 
     def __init__(
-        self, programs: Programs, plan: Plan, hosts: list[int], start_ps: int, sent: dict[Place, Place]
+        self, programs: Programs, plan: TrafficPlan, hosts: list[int], start_ps: int, sent: dict[Place, Place]
     ) -> None:
         self.programs, self.plan, self.hosts, self.start_ps, self.sent = programs, plan, hosts, start_ps, sent
         self.flow: dict[Place, int] = {}
@@ -173,9 +173,9 @@ class _Layer:
         rank, number = unit[0]
         task = self.programs.tasks[rank][number]
         plan, group = self.plan, self._named(task.name)
-        if isinstance(task, Call):
+        if isinstance(task, CollectiveTask):
             self.flow.update(zip(unit, self._call(task, group), strict=True))
-        elif isinstance(task, Send):
+        elif isinstance(task, SendTask):
             if not 1 <= task.bytes <= MAX_MESSAGE_BYTES:
                 raise self.programs.refuse(rank, number, f"a message of 1 to {MAX_MESSAGE_BYTES} bytes")
             to = self.hosts[task.peer]
@@ -193,14 +193,14 @@ class _Layer:
             self.names[name] = self.plan.add_group(name)
         return self.names[name]
 
-    def _call(self, task: Call, group: int) -> list[int]:
+    def _call(self, task: CollectiveTask, group: int) -> list[int]:
         if task.group not in self.groups:
             self.plan.ranks.append([self.hosts[rank] for rank in task.ranks])
             self.groups[task.group] = len(self.plan.ranks) - 1
         ranks = len(task.ranks)
-        kind = Kind[task.collective.upper()]
+        kind = CollectiveKind[task.collective.upper()]
         possible = _core.collective_times(kind, ranks, task.bytes) if task.algorithm else ()
         algorithm = task.algorithm if task.algorithm in possible else ""
         wire = wire_bytes(task.collective, task.bytes, ranks)
-        calls = Calls(self.groups[task.group], kind, task.bytes, wire, algorithm)
+        calls = CollectiveCalls(self.groups[task.group], kind, task.bytes, wire, algorithm)
         return self.plan.add_calls(calls, self.start_ps, group, task.step)

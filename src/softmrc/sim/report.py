@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from softmrc.report import plots
-from softmrc.report.page import page_of, section, table, verdict_line
-from softmrc.report.plots import Band, Series
+from softmrc._support.report import plots
+from softmrc._support.report.page import page_of, section, table, verdict_line
+from softmrc._support.report.plots import Band, Series
 from softmrc.sim.answer import Answer, answer
 from softmrc.sim.result import Result
 from softmrc.sim.steps import has_steps, steps_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from softmrc.sim.faults import Action
-from softmrc.sim.plan import Plan
+from softmrc.sim.faults import FaultAction
 from softmrc.sim.scenario import Scenario
+from softmrc.sim.traffic import TrafficPlan
 
 PS_PER_US = 1_000_000
 FLOW = np.dtype(
@@ -47,8 +47,8 @@ class Result:
     seed: int
     verdict: Verdict
     flows: np.ndarray  # dtype FLOW, in the order of the plan
-    plan: Plan = field(repr=False)
-    faults: tuple[Action, ...] = field(repr=False)
+    plan: TrafficPlan = field(repr=False)
+    faults: tuple[FaultAction, ...] = field(repr=False)
     counters: dict[str, int]
     stats: dict[str, int]
     trace_hash: int

@@ -22,9 +22,9 @@ from softmrc.errors import ConfigError
 from softmrc.sim import faults as fault_room
 from softmrc.sim import verdict
 from softmrc.sim.native import in_file, network_config
-from softmrc.sim.plan import Plan
 from softmrc.sim.result import EV_STATES, FLOW, PS_PER_US, Result, Verdict
 from softmrc.sim.scenario import Scenario, load
+from softmrc.sim.traffic import TrafficPlan
 from softmrc.sim.workloads import make_plan
 
 NEVER_PS = 2**62
@@ -89,7 +89,7 @@ def cores_for(scenario: Scenario) -> int:
     return max(1, min(available, scenario.fabric.hosts * scenario.fabric.planes // PORTS_PER_CORE))
 
 
-class Census:
+class EvStateSampler:
     """How many EVs are in which state, over time: finely at first, at half the pace whenever samples grow too many."""
 
     def __init__(self, interval_ps: int) -> None:
@@ -121,7 +121,7 @@ class Run:
         self.actions = fault_room.actions(
             scenario.faults, scenario.fabric, t.mtu_bytes + t.header_bytes, self.seed, scenario.source
         )
-        self.plan: Plan = make_plan(scenario.workloads, scenario.fabric, self.seed, scenario.source)
+        self.plan: TrafficPlan = make_plan(scenario.workloads, scenario.fabric, self.seed, scenario.source)
         self.config = network_config(scenario, self.seed)
         self.config.cores = cores or cores_for(scenario)
         self.network: Any = None
@@ -130,7 +130,7 @@ class Run:
         evs = sum(source != destination for source, destination in set(ends)) * t.evs
         pace = 1 + evs // CHEAP_CENSUS_EVS
         is_counted = t.kind == "mrc" and evs <= MAX_CENSUS_EVS
-        self.census = Census(round(scenario.bin_us * PS_PER_US) * pace if is_counted else 0)
+        self.census = EvStateSampler(round(scenario.bin_us * PS_PER_US) * pace if is_counted else 0)
 
     def build(self) -> None:
         started = time.perf_counter()

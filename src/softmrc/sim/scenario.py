@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from softmrc import _core
+from softmrc._support.files import located, parse_toml, read_text
+from softmrc._support.units import counted, rate_text
+from softmrc.config.reader import read_table, refuse, setting, unknown_key
 from softmrc.errors import MISSING, ConfigError
-from softmrc.files import located, parse_toml, read_text
 from softmrc.sim import workloads
 from softmrc.sim.fabric import Fabric, read_fabric
 from softmrc.sim.faults import Faults, read_faults
-from softmrc.sim.reader import read_table, refuse, setting, unknown_key
-from softmrc.units import counted, rate_text
 
 ANSWERS = (
     "last_flow", "makespan", "slowest_flow", "goodput", "step", "worst_step", "exposed", "collective", "victim",
@@ -97,7 +97,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerSettings:
     """[answer]: the figure that answers the question; answer.py says what each is."""
 
     figure: str = setting("", choices=("", *ANSWERS))  # "": the workload decides
@@ -118,7 +118,7 @@ class Scenario:
     workloads: tuple[Any, ...] = ()
     faults: Faults = dataclasses.field(default_factory=Faults)
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
-    answer: Asked = dataclasses.field(default_factory=Asked)
+    answer: AnswerSettings = dataclasses.field(default_factory=AnswerSettings)
     name: str = "MRC"
     compare: tuple[Variant, ...] = ()
     source: str = ""  # the file, for messages
@@ -157,7 +157,7 @@ class Scenario:
         return self.run.bin_us or 10.0
 
 
-_TABLES = {"transport": Transport, "queues": Queues, "run": RunSettings, "answer": Asked}
+_TABLES = {"transport": Transport, "queues": Queues, "run": RunSettings, "answer": AnswerSettings}
 _KEYS = ("question", "name", "fabric", *_TABLES, "workload", "faults", "compare")
 
 

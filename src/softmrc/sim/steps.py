@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from softmrc.sim.job import Job
-from softmrc.sim.plan import PS_PER_US, WAITS, Plan
 from softmrc.sim.programs import COMPUTE, SCALE_UP
 from softmrc.sim.result import Result
+from softmrc.sim.traffic import PS_PER_US, WAITS, TrafficPlan
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Step:
         return self.exposed_us / self.step_us if self.step_us else 0.0
 
 
-def has_steps(plan: Plan) -> bool:
+def has_steps(plan: TrafficPlan) -> bool:
     """Whether hosts compute in this plan."""
     return any(one >= 0 for one in plan.lasts_ps)
 
 
-def free_ends_ps(plan: Plan) -> np.ndarray:
+def free_ends_ps(plan: TrafficPlan) -> np.ndarray:
     """When each flow would end if the network took no time."""
     count = len(plan)
     unit = [count + call if call >= 0 else flow for flow, call in enumerate(plan.call)]

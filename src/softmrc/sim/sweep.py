@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from softmrc.child import safe_spawning
+from softmrc._support.subprocesses import safe_spawning
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.sim.answer import FIGURES, figure_of, figure_value, number
 from softmrc.sim.run import Run, run
@@ -28,7 +28,7 @@ ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class Task:
+class SweepRun:
     """One run of a sweep, small enough to travel."""
 
     table: dict[str, Any]
@@ -76,7 +76,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: int, compare: bool) -> list[Task]:
+def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: int, compare: bool) -> list[SweepRun]:
     """All runs, checked: a wrong value is refused now, not an hour later."""
     points = [
         dict(zip([k for k, _ in varied], values, strict=True)) for values in itertools.product(*(v for _, v in varied))
@@ -90,7 +90,7 @@ def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: i
         for one in scenario.with_keys(point).variants()[:variants]:
             Run(one.scenario, first, one.name)
         for seed, variant in itertools.product(range(first, first + seeds), range(variants)):
-            tasks.append(Task(scenario.table, scenario.source, point, seed, variant))
+            tasks.append(SweepRun(scenario.table, scenario.source, point, seed, variant))
     return tasks
 
 
@@ -103,7 +103,7 @@ def heads(keys: list[str]) -> list[str]:
     return short
 
 
-def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
+def sweep(tasks: list[SweepRun], engine: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
     """Summaries of runs, as they finish. Stopping early stops the workers."""
     if engine not in ENGINES:
         raise ConfigError("--engine", engine, "one of " + ", ".join(repr(one) for one in ENGINES))
@@ -111,7 +111,7 @@ def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterato
 
 
 @contextmanager
-def running(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterator[Iterator[dict[str, Any]]]:
+def running(tasks: list[SweepRun], engine: str = "local", workers: int = 0) -> Iterator[Iterator[dict[str, Any]]]:
     """The same, for those who may stop looking: that stops the processes, too, and at once."""
     rows = sweep(tasks, engine, workers) if tasks else iter(())
     try:
@@ -121,12 +121,12 @@ def running(tasks: list[Task], engine: str = "local", workers: int = 0) -> Itera
             rows.close()
 
 
-def _on_cores(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
+def _on_cores(tasks: list[SweepRun], workers: int) -> Iterator[dict[str, Any]]:
     with safe_spawning():
         yield from _on_processes(tasks, workers)
 
 
-def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
+def _on_processes(tasks: list[SweepRun], workers: int) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     # Ctrl-C at a terminal reaches the workers too, and this process ends them.
     ignore = (signal.SIGINT, signal.SIG_IGN)
@@ -135,11 +135,11 @@ def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
     pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=signal.signal, initargs=ignore)
     # Only a few tasks are handed out ahead, so that stopping early leaves little to wait for.
     waiting = iter(tasks)
-    pending = {pool.submit(Task.run, task) for task in itertools.islice(waiting, 2 * workers)}
+    pending = {pool.submit(SweepRun.run, task) for task in itertools.islice(waiting, 2 * workers)}
     try:
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            pending |= {pool.submit(Task.run, task) for task in itertools.islice(waiting, len(done))}
+            pending |= {pool.submit(SweepRun.run, task) for task in itertools.islice(waiting, len(done))}
             for one in done:
                 yield one.result()
         is_over = True
@@ -150,7 +150,7 @@ def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _on_ray(tasks: list[Task]) -> Iterator[dict[str, Any]]:
+def _on_ray(tasks: list[SweepRun]) -> Iterator[dict[str, Any]]:
     try:
         import ray
     except ImportError:
@@ -159,7 +159,7 @@ def _on_ray(tasks: list[Task]) -> Iterator[dict[str, Any]]:
     if started_here:
         ray.init(log_to_driver=False, include_dashboard=False)
     try:
-        remote = ray.remote(Task.run)
+        remote = ray.remote(SweepRun.run)
         pending = [remote.remote(task) for task in tasks]
         while pending:
             done, pending = ray.wait(pending)
@@ -170,7 +170,7 @@ def _on_ray(tasks: list[Task]) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SweepSpread:
     """Mean, least and most of one figure over the seeds of a point."""
 
     mean: float
@@ -178,10 +178,10 @@ class Spread:
     most: float
 
 
-def gather(rows: list[dict[str, Any]], figure: str) -> Spread | None:
+def gather(rows: list[dict[str, Any]], figure: str) -> SweepSpread | None:
     """Of the runs that finished: what others show is what arrived before they stopped, and always looks well."""
     values = [row[figure] for row in rows if row["verdict"] == "complete" and row.get(figure) is not None]
-    return Spread(sum(values) / len(values), min(values), max(values)) if values else None
+    return SweepSpread(sum(values) / len(values), min(values), max(values)) if values else None
 
 
 def stopped(rows: list[dict[str, Any]]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from softmrc.sim.fabric import Fabric
-from softmrc.sim.faults import Action
-from softmrc.sim.plan import Plan
+from softmrc.sim.faults import FaultAction
 from softmrc.sim.result import FLOW, PS_PER_US, Verdict
+from softmrc.sim.traffic import TrafficPlan
 
 NAMED_FLOWS = 5
 
@@ -30,7 +30,7 @@ def time_is_up(network: Any, until_ms: float, flows: int) -> Verdict:
     return Verdict("time is up", f"{done} of {flows} flows were done when run.until_ms = {until_ms:g} had passed")
 
 
-def stuck(network: Any, fabric: Fabric, plan: Plan, actions: list[Action], stall_ms: float) -> Verdict:
+def stuck(network: Any, fabric: Fabric, plan: TrafficPlan, actions: list[FaultAction], stall_ms: float) -> Verdict:
     rows = np.frombuffer(network.flow_rows(), dtype=FLOW)
     unfinished = np.array(network.stuck_flows(), dtype=int)
     under_way = unfinished[rows["start_ps"][unfinished] >= 0]
@@ -53,7 +53,7 @@ def stuck(network: Any, fabric: Fabric, plan: Plan, actions: list[Action], stall
     return Verdict("stuck", text, tuple(under_way.tolist()))
 
 
-def broken_links(fabric: Fabric, actions: list[Action]) -> np.ndarray:
+def broken_links(fabric: Fabric, actions: list[FaultAction]) -> np.ndarray:
     """Which links carry nothing at the end of all faults."""
     broken = np.zeros(fabric.links, dtype=bool)
     for action in actions:

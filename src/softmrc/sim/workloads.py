@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from softmrc import _core
-from softmrc.collectives.block import Kind
+from softmrc._support.files import located, read_text
+from softmrc.collectives.block import CollectiveKind
+from softmrc.config.reader import read_table, refuse, setting
 from softmrc.errors import ConfigError
-from softmrc.files import located, read_text
 from softmrc.sim.chakra import Chakra
-from softmrc.sim.draws import Draws
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.flowfiles import read_flow_file
 from softmrc.sim.job import Job
-from softmrc.sim.plan import MAX_MESSAGE_BYTES, ORDERS, PS_PER_US, Calls, Plan, Workload, wire_bytes
-from softmrc.sim.reader import read_table, refuse, setting
+from softmrc.sim.prng import Prng
+from softmrc.sim.traffic import MAX_MESSAGE_BYTES, ORDERS, PS_PER_US, CollectiveCalls, TrafficPlan, Workload, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Permutation(Workload):
     pattern: str = setting("random", choices=("random", "across_leaves", "shift"))
     shift: int = setting(1, low=1)
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         hosts = np.arange(fabric.hosts)
         if self.pattern == "shift":
             if self.shift % fabric.hosts == 0:
@@ -51,7 +51,7 @@ class Permutation(Workload):
             plan.add_many(hosts, to, self.message_bytes, self.start_ps, group)
 
 
-def permutation(fabric: Fabric, draws: Draws, across_leaves: bool) -> np.ndarray:
+def permutation(fabric: Fabric, draws: Prng, across_leaves: bool) -> np.ndarray:
     """A random permutation in which nobody sends to itself (or to its own leaf): offenders trade places at random."""
     hosts = np.arange(fabric.hosts)
     place = hosts // fabric.hosts_per_leaf if across_leaves else hosts
@@ -84,7 +84,7 @@ class Incast(Workload):
     messages: int = setting(1, low=1, high=16000)
     victim: Victim | None = None
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         if (self.sources is None) == (self.fan_in == 0):
             raise refuse(source, f"{key}.sources", self.sources, "either sources or fan_in, and not both")
         _check_host(fabric, self.destination, source, f"{key}.destination")
@@ -125,7 +125,7 @@ class AllToAll(Workload):
     window: int = setting(4, low=1)
     peers: int = setting(0, low=0)  # 0: all the others
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
         others = len(ranks) - 1
         if self.peers > others:
@@ -158,18 +158,18 @@ class Collective(Workload):
     pause_us: float = setting(0.0, low=0)  # between two calls of a rank
     algorithm: str = ""  # instead of the one that the ranks would choose
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         plan.ranks.append(self.hosts_of(fabric, source, key, self.hosts, self.order, draws))
         ranks = len(plan.ranks[-1])
         unit = 4 if self.collective in ("all_reduce", "all_to_all") else 4 * ranks
         if self.bytes % unit:
             raise refuse(source, f"{key}.bytes", self.bytes, f"a multiple of {unit}: elements of 4 bytes")
         wire = wire_bytes(self.collective, self.bytes, ranks)
-        kind = Kind[self.collective.upper()]
+        kind = CollectiveKind[self.collective.upper()]
         possible = list(_core.collective_times(kind, ranks, self.bytes))
         if self.algorithm and self.algorithm not in possible:
             raise refuse(source, f"{key}.algorithm", self.algorithm, "one of " + ", ".join(possible))
-        calls = Calls(len(plan.ranks) - 1, kind, self.bytes, wire, self.algorithm)
+        calls = CollectiveCalls(len(plan.ranks) - 1, kind, self.bytes, wire, self.algorithm)
         group = plan.add_group(self.collective.replace("_", "-"))
         before: list[int] = []
         for step in range(self.repeats):
@@ -192,7 +192,7 @@ class Ring(Workload):
     bytes: int = setting(16 << 20, low=1)  # of the whole buffer on each rank
     repeats: int = setting(1, low=1)
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
         _check_chunk(self.bytes, len(ranks), source, f"{key}.bytes")
         group = plan.add_group(self.collective.replace("_", "-"))
@@ -213,7 +213,7 @@ class Training(Workload):
     bytes: int = setting(16 << 20, low=1)  # of all gradients on each rank
     buckets: int = setting(1, low=1)  # collectives that share them
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
         share = -(-self.bytes // self.buckets)
         _check_chunk(share, len(ranks), source, f"{key}.bytes")
@@ -228,7 +228,7 @@ class Training(Workload):
 
 
 def add_ring(
-    plan: Plan, ranks: list[int], collective: str, size: int, start_ps: int, group: int,
+    plan: TrafficPlan, ranks: list[int], collective: str, size: int, start_ps: int, group: int,
     held: list[int] | None, think_ps: int = 0, step: int = -1,
 ) -> list[int]:  # fmt: skip
     """One collective; `held` are the flows each rank must have received before it starts. Returns the last of each."""
@@ -252,7 +252,7 @@ class FlowFile(Workload):
 
     path: str = setting()
 
-    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+    def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         path = Path(source).parent / self.path if source else Path(self.path)
         flows = read_flow_file(path, fabric.hosts)
         group = plan.add_group(path.name)
@@ -284,13 +284,13 @@ def read_workload(table: Any, source: str, key: str) -> Any:
     return read_table(KINDS[kind], table, source, key)
 
 
-def make_plan(workloads: tuple[Any, ...], fabric: Fabric, seed: int, source: str) -> Plan:
+def make_plan(workloads: tuple[Any, ...], fabric: Fabric, seed: int, source: str) -> TrafficPlan:
     """All flows of a scenario."""
-    plan = Plan()
+    plan = TrafficPlan()
     for i, workload in enumerate(workloads):
         key = "workload" if len(workloads) == 1 else f"workload[{i}]"
         try:
-            workload.plan(plan, fabric, Draws(seed, f"workload {i}"), source, key)
+            workload.plan(plan, fabric, Prng(seed, f"workload {i}"), source, key)
         except ConfigError as error:
             raise _with_line(error, source) from None
     return plan

@@ -3,7 +3,7 @@
     dist.init_process_group("mrc")          # where softmrc is installed; nothing else to import
 
 `register` is what torch calls when it is imported (entry point `torch.backends`): it tells torch the name and nothing
-more, so that a program that does not use the backend pays nothing for it. `device_of` gives the `softmrc.verbs.Device`
+more, so that a program that does not use the backend pays nothing for it. `device_of` gives the `softmrc.device.Device`
 under a group, with its counters, events and faults on demand.
 """
 
@@ -55,7 +55,7 @@ def group_of(group: Any = None) -> Any:
 
 
 def device_of(group: Any = None) -> Any:
-    """The `softmrc.verbs.Device` under a process group (default: torch's default group)."""
+    """The `softmrc.device.Device` under a process group (default: torch's default group)."""
     return group_of(group).device
 
 
@@ -71,7 +71,7 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
 
 def dump_flight_recorder(path: Any = None) -> dict[str, Any]:
     """The last operations of this process and how far each came, as torch's tools read it; also into a file."""
-    from softmrc.torch.record import recorder
+    from softmrc.torch.flight_recorder import recorder
 
     if path is not None:
         recorder.write(path)

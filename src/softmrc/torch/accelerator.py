@@ -21,18 +21,18 @@ CELL_BYTES = 4 << 20
 CELLS = 8
 
 
-class Tenant(Protocol):
+class SlotUser(Protocol):
     """A chunk, as its cell sees it."""
 
     def settle(self) -> None: ...
 
 
-class Cell:
+class PinnedSlot:
     """Pinned memory for one chunk."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
-        self.tenant: Tenant | None = None
+        self.tenant: SlotUser | None = None
         self._copied: Any = None  # the event that ends the last copy from or to it
 
     def vacate(self, copied: Any) -> None:
@@ -61,7 +61,7 @@ class Streams:
         self._api = api or getattr(torch, device.type)
         self.off = self._api.Stream(device=device)
         self.onto = self._api.Stream(device=device)
-        self._cells: list[Cell] = []  # those that began last come last
+        self._cells: list[PinnedSlot] = []  # those that began last come last
 
     # Copies.
 
@@ -93,11 +93,11 @@ class Streams:
         """Of the caller's own, from torch's pool."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.device.type != "cpu")
 
-    def cell(self, tenant: Tenant, waits: bool) -> Cell | None:
+    def cell(self, tenant: SlotUser, waits: bool) -> PinnedSlot | None:
         """For one thread at a time, the one that begins collectives. None: there is none yet, and it does not wait."""
         cell = next((one for one in self._cells if one.is_free), None)
         if cell is None and len(self._cells) < CELLS:
-            cell = Cell(self.memory(CELL_BYTES))
+            cell = PinnedSlot(self.memory(CELL_BYTES))
             self._cells.append(cell)
         if cell is None and not waits:
             return None

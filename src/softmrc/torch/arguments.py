@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from softmrc.collectives import ReduceOp
 from softmrc.errors import MrcError
-from softmrc.torch import limits
+from softmrc.torch import timeouts
 from softmrc.torch.staging import check_numbers
 
 Tensor = torch.Tensor
@@ -36,7 +36,7 @@ class CallError(MrcError, ValueError, RuntimeError):
     for most of these, `RuntimeError` what they raise for the rest."""
 
 
-class Asked(NamedTuple):
+class OpOptions(NamedTuple):
     """The settings of one operation."""
 
     op: Any = dist.ReduceOp.SUM
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
     limit: float | None = None  # its own timeout in seconds; None: the group's
 
 
-def asked(opts: Any = None, timeout: Any = None, op: Any = None, root: Any = None) -> Asked:
+def parse_options(opts: Any = None, timeout: Any = None, op: Any = None, root: Any = None) -> OpOptions:
     """`opts`: torch's options, or the first of the settings that are given one by one."""
     if isinstance(opts, int) and not isinstance(opts, bool):
         root = opts
@@ -55,8 +55,8 @@ def asked(opts: Any = None, timeout: Any = None, op: Any = None, root: Any = Non
     elif opts is not None:
         op, root = getattr(opts, "reduceOp", op), getattr(opts, "rootRank", root)
         timeout = getattr(opts, "timeout", timeout)
-    limit = limits.of_operation(timeout)
-    return Asked(dist.ReduceOp.SUM if op is None else op, 0 if root is None else int(root), limit)
+    limit = timeouts.of_operation(timeout)
+    return OpOptions(dist.ReduceOp.SUM if op is None else op, 0 if root is None else int(root), limit)
 
 
 def reduction(op: Any, tensor: Tensor) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def word(setting: Any) -> str:
     return str(setting.__getstate__()) if kind is None else kind.name
 
 
-def the_one(tensors: Any) -> Tensor:
+def single(tensors: Any) -> Tensor:
     """The tensor that stands alone or in a list of one; torch passes both for old and new names of one thing."""
     if isinstance(tensors, Tensor):
         return tensors
@@ -99,14 +99,14 @@ def the_one(tensors: Any) -> Tensor:
     return tensors[0]
 
 
-def the_list(parts: Sequence[Any]) -> list[Tensor]:
+def tensor_list(parts: Sequence[Any]) -> list[Tensor]:
     """One tensor for each rank, in a list or in a list of one list."""
-    return list(parts) if not parts or isinstance(parts[0], Tensor) else list(cast(Any, the_one(parts)))
+    return list(parts) if not parts or isinstance(parts[0], Tensor) else list(cast(Any, single(parts)))
 
 
 def parts_for(size: int, parts: Sequence[Any], like: Tensor | None, what: str) -> list[Tensor]:
     """One tensor for each rank, all of one type. Lengths may differ, as torch's documentation says."""
-    tensors = the_list(parts)
+    tensors = tensor_list(parts)
     if len(tensors) != size:
         raise CallError(f"invalid {what} list: expected length {size}, one tensor for each rank, got {len(tensors)}")
     same_type(tensors if like is None else [like, *tensors])
@@ -115,7 +115,7 @@ def parts_for(size: int, parts: Sequence[Any], like: Tensor | None, what: str) -
 
 def nothing(parts: Any, what: str) -> list[Tensor]:
     """What ranks that are not the root have to pass."""
-    if parts and the_list(parts):
+    if parts and tensor_list(parts):
         raise CallError(f"requires empty {what} on non-root")
     return []
 

@@ -17,21 +17,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softmrc import leaving
-from softmrc.torch import hybrid, limits
-from softmrc.torch.crew import Crew
-from softmrc.torch.memory import order
-from softmrc.torch.ops import Ops
-from softmrc.torch.record import Origin, recorder
-from softmrc.torch.refused import runtime_errors
+from softmrc.device import shutdown as leaving
+from softmrc.torch import hybrid, timeouts
+from softmrc.torch.collective_ops import CollectiveOps
+from softmrc.torch.errors import runtime_errors
+from softmrc.torch.flight_recorder import GroupInfo, recorder
+from softmrc.torch.op_tracker import order
 from softmrc.torch.rendezvous import Membership
-from softmrc.torch.watch import meet
+from softmrc.torch.store_barrier import store_barrier
+from softmrc.torch.thread_pool import ThreadPool
 from softmrc.torch.work import renewed
 
-_open: weakref.WeakSet[Member] = weakref.WeakSet()
+_open: weakref.WeakSet[MrcProcessGroup] = weakref.WeakSet()
 
 
-class Left:
+class LeftGroup:
     """What is there of a group after it was left."""
 
     def __init__(self, group: Any) -> None:
@@ -59,10 +59,10 @@ class Options:
 
     @property
     def _timeout(self) -> timedelta:
-        return timedelta(seconds=min(self.timeout_s, limits.LONGEST_S))
+        return timedelta(seconds=min(self.timeout_s, timeouts.LONGEST_S))
 
 
-class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
+class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
     """A process group in Python: joining, leaving, and being asked about."""
 
     supports_splitting = True
@@ -79,18 +79,18 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._store = options.store
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         self._is_detailed = dist.get_debug_level() == dist.DebugLevel.DETAIL
-        self._from: Origin | None = None
+        self._from: GroupInfo | None = None
         self._watches = self._splits = 0
         # Torch's name for the group, which is also what its keys in the store begin with: alike on all its ranks.
         self._scope = f"{getattr(options, 'group_id', '')} {','.join(map(str, self._ranks))}"
         with runtime_errors():
             self._membership: Membership | None = Membership(
-                options.store, options.group_rank, options.group_size, limits.of_group(options.timeout), self._scope
+                options.store, options.group_rank, options.group_size, timeouts.of_group(options.timeout), self._scope
             )
         self._group = self._membership.group
-        self._crew = Crew("mrc-done")
-        self._starter = Crew("mrc-start", most=1)
-        self._courier = Crew("mrc-send", most=1)
+        self._pool = ThreadPool("mrc-done")
+        self._collective_queue = ThreadPool("mrc-start", most=1)
+        self._send_queue = ThreadPool("mrc-send", most=1)
         self._streams = {}
         _open.add(self)
 
@@ -101,19 +101,21 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
             return
         membership.leave()
         recorder.forget_operations(self._origin())
-        self._starter.close()
-        self._courier.close()
-        self._crew.close()
+        self._collective_queue.close()
+        self._send_queue.close()
+        self._pool.close()
         self._streams = {}
         order.sweep()
-        self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
+        self._group = LeftGroup(
+            self._group
+        )  # torch may keep us until the process ends; the device need not wait for that
 
     def abort(self) -> None:
         """End everything under way, on every rank."""
         self._group.abort(f"rank {self._group.rank} aborted the group")
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._group.timeout_s = limits.of_group(timeout)
+        self._group.timeout_s = timeouts.of_group(timeout)
 
     _set_default_timeout = set_timeout
 
@@ -125,12 +127,12 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         """Rank 0 waits for all others, and names who did not come: the first, or all. It goes by way of the store, so
         that it works where the group does not, and a failure does the group no harm."""
         self._watches += 1
-        meet(
+        store_barrier(
             self._store, f"mrc-watch/{self._watches}", self.rank(), self.size(), self._patience(timeout), wait_all_ranks
         )
 
     def _patience(self, timeout: Any) -> float:
-        return 0.0 if timeout == timedelta(0) else limits.of_operation(timeout) or self._group.timeout_s
+        return 0.0 if timeout == timedelta(0) else timeouts.of_operation(timeout) or self._group.timeout_s
 
     def split_group(
         self,
@@ -140,14 +142,14 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         group_name: str | None = None,
         group_desc: str | None = None,
         device_types: Any = None,
-    ) -> Member | None:
+    ) -> MrcProcessGroup | None:
         """A group of some of these ranks, as `dist.split_group` wants it; None for the others."""
         self._splits += 1
         if self.rank() not in ranks:
             return None
         # Ranks may have been given different names by torch, where some are in groups that others are not in.
         place = f"mrc-split/{self._splits}/{','.join(map(str, ranks))}"
-        part = Member(
+        part = MrcProcessGroup(
             SimpleNamespace(
                 store=dist.PrefixStore(place, self._store),
                 group_rank=list(ranks).index(self.rank()),
@@ -168,9 +170,9 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
 
     # For those who watch.
 
-    def _origin(self) -> Origin:
+    def _origin(self) -> GroupInfo:
         if self._from is None:
-            self._from = Origin(self._name, self._desc or "undefined", self._ranks)
+            self._from = GroupInfo(self._name, self._desc or "undefined", self._ranks)
         return self._from
 
     def _get_sequence_number_for_group(self) -> int:
@@ -234,7 +236,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         return self._desc
 
 
-class MixedGroup(Member):
+class HybridProcessGroup(MrcProcessGroup):
     """The same with other backends in it, each for its devices."""
 
     def __init__(self, options: Any, others: hybrid.Others) -> None:
@@ -265,20 +267,20 @@ class MixedGroup(Member):
             backend.abort()
 
 
-hybrid.choose_by_device(MixedGroup, Member)
+hybrid.choose_by_device(HybridProcessGroup, MrcProcessGroup)
 
 
-def create(options: Any) -> Member:
+def create(options: Any) -> MrcProcessGroup:
     """A new group for torch."""
     others = hybrid.others(options)
-    return MixedGroup(options, others) if others else Member(options)
+    return HybridProcessGroup(options, others) if others else MrcProcessGroup(options)
 
 
-def find(group: Any) -> Member:
+def find(group: Any) -> MrcProcessGroup:
     """Our part of a process group."""
     group = group or dist.group.WORLD
     for member in (group, *(_backend_of(group, device) for device in ("cpu", "cuda"))):
-        if isinstance(member, Member):
+        if isinstance(member, MrcProcessGroup):
             return member
     raise ValueError(f"{group} has no backend mrc")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softmrc.torch.staging import Slot
+from softmrc.torch.staging import StagedTensor
 
 LINE = 64  # bytes that no cut goes through; the largest elements have 16
 LEAST_BYTES = 128 << 10  # of a part: below that a chunk costs more than it hides
@@ -19,7 +19,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // LINE) * LINE
 
 
-def cuts(slots: Sequence[Slot], cell: int) -> list[tuple[int, int]]:
+def cuts(slots: Sequence[StagedTensor], cell: int) -> list[tuple[int, int]]:
     """From where to where in each part, in bytes, for each chunk. All parts of a chunk fit into a cell. One chunk:
     everything, whether or not it fits."""
     longest = max((slot.tensor.nbytes // slot.parts for slot in slots), default=0)

@@ -6,19 +6,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from softmrc.torch import limits
-from softmrc.torch.crew import Crew
-from softmrc.torch.work import Operation, renewed
+from softmrc.torch import timeouts
+from softmrc.torch.thread_pool import ThreadPool
+from softmrc.torch.work import PendingOp, renewed
 
 
 class Deferred:
     """An operation that begins in a thread of its group, once `ready` returns, and after all deferred before it."""
 
-    def __init__(self, starter: Crew, ready: Callable[[], Any], begin: Callable[[], Operation]) -> None:
+    def __init__(self, starter: ThreadPool, ready: Callable[[], Any], begin: Callable[[], PendingOp]) -> None:
         self._ready, self._begin = ready, begin
         self._begun = threading.Event()
         self._lock = threading.Lock()
-        self._operation: Operation | None = None
+        self._operation: PendingOp | None = None
         self._error: Exception | None = None
         self._callbacks: list[Callable[[Any], Any]] = []
         starter.submit(self._start)
@@ -58,9 +58,9 @@ class Deferred:
         return self._begun.is_set() and (self._operation is None or self._operation.done)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        until = limits.moment(timeout_s)
-        if not self._begun.wait(limits.left(until)):
+        until = timeouts.moment(timeout_s)
+        if not self._begun.wait(timeouts.left(until)):
             raise TimeoutError(f"the operation has not begun after {timeout_s} s")
         if self._operation is None:
             raise renewed(self._error or RuntimeError("the operation did not begin"))
-        self._operation.wait(limits.left(until))
+        self._operation.wait(timeouts.left(until))

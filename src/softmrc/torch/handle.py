@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from softmrc import _core
-from softmrc.torch.untraced import untraced
+from softmrc.torch.skip_dynamo import skip_dynamo
 
 FORWARDED = [
     "wait",
@@ -81,4 +81,4 @@ if _wrapped(_work := dist.Work()) is _work:
     raise ImportError(f"torch {torch.__version__} does not wrap a Work in Python: backend mrc needs torch 2.7 or later")
 for _name in FORWARDED:
     setattr(Handle, _name, _forward(_name))
-untraced(Handle, ["wait"])  # they all share one code
+skip_dynamo(Handle, ["wait"])  # they all share one code

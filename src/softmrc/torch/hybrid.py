@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softmrc.torch.ops import OPERATIONS
+from softmrc.torch.collective_ops import OPERATIONS
 
 Others = dict[str, tuple[Any, Any]]  # by device: kind, and backend
 

@@ -6,16 +6,16 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from softmrc import links
+from softmrc._support.threads import fork_safe_lock
 from softmrc.collectives import Group
 from softmrc.collectives.group import made_for
-from softmrc.collectives.offer import MOST_STRANDS, Greeting
-from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share, excuse_to_others
-from softmrc.collectives.table import Table
-from softmrc.connection.arrange import secret_of
-from softmrc.threads import a_lock
+from softmrc.collectives.rank_info import MAX_STRANDS, RankInfo
+from softmrc.collectives.rendezvous import GroupJoin, NotLocal, cores_to_share, excuse_to_others
+from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.config import interfaces
+from softmrc.connection.bootstrap import secret_of
+from softmrc.device import Device
 from softmrc.torch import settings
-from softmrc.verbs import Device
 
 Key = tuple[int, tuple[str, ...], Any]  # process, planes and configuration; a forked child has its own devices
 
@@ -27,7 +27,7 @@ class _Shared:
 
 
 _devices: dict[Key, _Shared] = {}
-_lock = a_lock()
+_lock = fork_safe_lock()
 
 
 class Membership:
@@ -38,7 +38,7 @@ class Membership:
         we do not see."""
         self._timeout_s = timeout_s
         self._rank, self._size = rank, size
-        table = Table(store, "mrc", rank, size, timeout_s, secret_of(None), scope)
+        table = StoreRendezvous(store, "mrc", rank, size, timeout_s, secret_of(None), scope)
         try:
             self._wanted = settings.of_process()
             self.group = self._joined(table)
@@ -47,13 +47,13 @@ class Membership:
             raise
         self._has_left = False
 
-    def _joined(self, table: Table) -> Group:
+    def _joined(self, table: StoreRendezvous) -> Group:
         """With the planes that were asked for, or those for ranks of one host; if some are on others, with what
         connects those."""
         if found := settings.likely(self._wanted, self._size):
             try:
                 return self._joined_with(table, found, is_guess=not self._wanted.planes)
-            except Elsewhere:
+            except NotLocal:
                 pass
             except Exception:
                 # A guess may be wrong, unless it was told that ranks are here, or all are.
@@ -61,15 +61,15 @@ class Membership:
                     raise
         return self._joined_with(table, settings.chosen(self._wanted, self._hosts(table)), is_guess=False)
 
-    def _joined_with(self, table: Table, found: links.Found, is_guess: bool) -> Group:
+    def _joined_with(self, table: StoreRendezvous, found: interfaces.DetectedPlanes, is_guess: bool) -> Group:
         planes, why = found
         lanes = self._wanted.device.lanes
         config = settings.device_here(self._wanted.device) if planes is settings.LOOPBACK else self._wanted.device
         self._key = (os.getpid(), planes, config)
         device = _take(self._key, self._wanted.routes, self._size, why)
         try:
-            strands = min(lanes or MOST_STRANDS, device.lanes)
-            meeting = Meeting(
+            strands = min(lanes or MAX_STRANDS, device.lanes)
+            meeting = GroupJoin(
                 table, self._rank, self._size, device, self._timeout_s, strands, bool(lanes), is_guess=is_guess
             )
             return Group(meeting, self._timeout_s, owns_device=False)
@@ -77,12 +77,12 @@ class Membership:
             _give_back(self._key)
             raise
 
-    def _hosts(self, table: Table) -> list[tuple[str, int]]:
+    def _hosts(self, table: StoreRendezvous) -> list[tuple[str, int]]:
         """Where each rank is: the same for two of them exactly if loopback connects them."""
         lanes = self._wanted.device.lanes
         if not table.said:
-            table.agree(Greeting.own(cores_to_share(bool(lanes)), lanes).told(self._rank, self._size))
-        return [one.where for one in Greeting.heard(table.said, table)]
+            table.agree(RankInfo.own(cores_to_share(bool(lanes)), lanes).to_wire(self._rank, self._size))
+        return [one.where for one in RankInfo.from_wire(table.said, table)]
 
     def leave(self) -> None:
         with _lock:

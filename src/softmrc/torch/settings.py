@@ -1,7 +1,7 @@
-"""Which planes a rank uses: what `softmrc.environment` says, or found by where the ranks are.
+"""Which planes a rank uses: what `softmrc.config.environment` says, or found by where the ranks are.
 
 A host of a fabric (`softmrc.fabric.host`) has that fabric's planes and SRv6 paths. Where nothing is said, ranks that
-share a host use four planes on loopback; others the links that `softmrc.links` finds.
+share a host use four planes on loopback; others the links that `softmrc.config.interfaces` finds.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from softmrc import links
-from softmrc.config import DeviceConfig
-from softmrc.environment import Settings, of_process, read
-from softmrc.verbs.width import processes_here
+from softmrc.config import DeviceConfig, interfaces
+from softmrc.config.environment import EnvSettings, of_process, read
+from softmrc.device.width import processes_here
 
-__all__ = ["LOOPBACK", "Settings", "chosen", "likely", "of_process", "read"]
+__all__ = ["LOOPBACK", "EnvSettings", "chosen", "likely", "of_process", "read"]
 
 LOOPBACK = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
-def likely(settings: Settings, size: int) -> links.Found | None:
+def likely(settings: EnvSettings, size: int) -> interfaces.DetectedPlanes | None:
     """What it will be in all likelihood, before it is known where the ranks are; None where the launcher says that some
     are on another host."""
     if settings.planes or processes_here(unless_said=size) >= size:
@@ -28,13 +27,13 @@ def likely(settings: Settings, size: int) -> links.Found | None:
     return None
 
 
-def chosen(settings: Settings, hosts: Sequence[object]) -> links.Found:
+def chosen(settings: EnvSettings, hosts: Sequence[object]) -> interfaces.DetectedPlanes:
     """The planes to use and why, by what was asked for and on which hosts the ranks are."""
     if settings.planes:
-        return links.Found(settings.planes, settings.why)
+        return interfaces.DetectedPlanes(settings.planes, settings.why)
     if len(set(hosts)) == 1:
-        return links.Found(LOOPBACK, "all ranks are on this host")
-    return links.found()
+        return interfaces.DetectedPlanes(LOOPBACK, "all ranks are on this host")
+    return interfaces.detect_planes()
 
 
 @functools.lru_cache(8)

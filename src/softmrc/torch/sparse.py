@@ -10,7 +10,7 @@ import torch.distributed as dist
 from softmrc.torch.arguments import CallError
 from softmrc.torch.staging import block
 
-MOST_DIMS = 8
+MAX_DIMS = 8
 
 
 def check(tensor: torch.Tensor, op: Any) -> None:
@@ -18,15 +18,15 @@ def check(tensor: torch.Tensor, op: Any) -> None:
         raise RuntimeError(f"backend mrc takes dense tensors, and sums sparse_coo ones; not {tensor.layout}")
     if op != dist.ReduceOp.SUM:
         raise CallError(f"unsupported reduction operation: sparse tensors can be summed, not reduced by {op}")
-    if tensor.dim() > MOST_DIMS:
-        raise CallError(f"a sparse tensor of up to {MOST_DIMS} dimensions can be summed, not of {tensor.dim()}")
+    if tensor.dim() > MAX_DIMS:
+        raise CallError(f"a sparse tensor of up to {MAX_DIMS} dimensions can be summed, not of {tensor.dim()}")
 
 
 def total(group: Any, tensor: torch.Tensor, limit: float | None) -> torch.Tensor:
     """The sum of everybody's tensor, coalesced. Waits for three operations of the group, one after the other."""
     mine = tensor.coalesce()
     indices, values = mine.indices().contiguous(), mine.values().contiguous()
-    header = torch.zeros(3 + MOST_DIMS, dtype=torch.int64)
+    header = torch.zeros(3 + MAX_DIMS, dtype=torch.int64)
     header[: 3 + tensor.dim()] = torch.tensor([indices.shape[1], mine.sparse_dim(), tensor.dim(), *tensor.shape])
     headers = torch.zeros(group.size, header.numel(), dtype=torch.int64)
     group.all_gather(block(header), block(headers), timeout_s=limit).wait()

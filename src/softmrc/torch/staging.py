@@ -25,7 +25,7 @@ DTYPES = {
 }
 
 
-class Slot:
+class StagedTensor:
     """One tensor of an operation, of which every rank has one part, or as many as it says."""
 
     __slots__ = ("buffer", "is_staged", "on_device", "parts", "tensor")

@@ -1,8 +1,8 @@
-"""What torch holds while an operation is under way: a Work, and the future that goes with it.
+"""What torch holds while an operation is under way: an AsyncWork, and the future that goes with it.
 
 An exception that was raised holds every frame that it went through, with the tensors and handles in them. A handle
-keeps its Work from C++, where no collector sees it; so a Work that kept such an exception would keep itself, its group
-and its device beyond the end of the process. What is kept here was never raised: whoever asks gets a copy.
+keeps its AsyncWork from C++, where no collector sees it; so an AsyncWork that kept such an exception would keep itself,
+its group and its device beyond the end of the process. What is kept here was never raised: whoever asks gets a copy.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from softmrc.torch import limits
-from softmrc.torch.crew import Crew
-from softmrc.torch.memory import Flight, Settled
-from softmrc.torch.record import Record
-from softmrc.torch.untraced import untraced
+from softmrc.torch import timeouts
+from softmrc.torch.flight_recorder import OpRecord
+from softmrc.torch.op_tracker import CompletionEvent, InflightOp
+from softmrc.torch.skip_dynamo import skip_dynamo
+from softmrc.torch.thread_pool import ThreadPool
 
 NO_TIMEOUT = timedelta(0)
 
 
-class Operation(Protocol):
+class PendingOp(Protocol):
     """What `softmrc.collectives` hands out for something it has begun."""
 
     @property
@@ -44,27 +44,27 @@ def renewed(error: Exception) -> Exception:
         return RuntimeError(str(error))
 
 
-class Work(dist.Work):  # type: ignore[misc]
+class AsyncWork(dist.Work):  # type: ignore[misc]
     """One operation of a group. It settles once: whoever comes first does what is left to do, others find it done."""
 
     def __init__(
         self,
-        operation: Operation,
+        operation: PendingOp,
         result: list[torch.Tensor],
-        crew: Crew,
+        crew: ThreadPool,
         finish: Callable[[], None] | None = None,
-        after: Sequence[Flight] = (),
-        record: Record | None = None,
+        after: Sequence[InflightOp] = (),
+        record: OpRecord | None = None,
     ) -> None:
         super().__init__()
         self._operation = operation
         self._result = result
-        self._crew = crew
+        self._pool = crew
         self._finish = finish  # what is left to do here when the bytes are there, and those before are past our memory
         self._after = after
-        self._record = record or Record("", 0, True, [], [])
+        self._record = record or OpRecord("", 0, True, [], [])
         self._record.begin(operation)
-        self.settled = Settled() if finish else None
+        self.settled = CompletionEvent() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
         self._error: Exception | None = None
@@ -80,8 +80,8 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Until the result is there; what went wrong is raised here."""
-        limit_s = limits.of_waiting(timeout)
-        until = limits.moment(limit_s)
+        limit_s = timeouts.of_waiting(timeout)
+        until = timeouts.moment(limit_s)
         try:
             self._end_awaited(until)
             self._hear_of_end(until)
@@ -106,7 +106,7 @@ class Work(dist.Work):  # type: ignore[misc]
         if self._has_ended:
             source.set_result(None)
         else:
-            self._operation.add_done_callback(lambda _: self._crew.submit(lambda: source.set_result(None)))
+            self._operation.add_done_callback(lambda _: self._pool.submit(lambda: source.set_result(None)))
         return future
 
     def is_completed(self) -> bool:
@@ -172,20 +172,20 @@ class Work(dist.Work):  # type: ignore[misc]
     def _give_away(self) -> None:
         """To the crew, where it ended while its last waiter was giving up."""
         if self._operation.done:
-            self._crew.submit(self._end)
+            self._pool.submit(self._end)
 
     def _end(self, until: float | None = None) -> None:
         """Wait until nothing stands between us and the end, and settle. `TimeoutError`: not in time."""
         if self._is_settled:
             return
         try:
-            self._operation.wait(limits.left(until))
+            self._operation.wait(timeouts.left(until))
         except Exception:
             if not self._operation.done:
                 raise
         else:
             for one in self._after:
-                one.wait(limits.left(until))
+                one.wait(timeouts.left(until))
         self._settle()  # asks again how it ended, and keeps the answer
 
     def _settle(self) -> None:
@@ -209,7 +209,7 @@ class Work(dist.Work):  # type: ignore[misc]
         """A future that somebody has must be done when `wait` returns: C++ asks it for its value next."""
         if self._future is None or self._told is None:
             return
-        if not self._told.wait(limits.left(until)):
+        if not self._told.wait(timeouts.left(until)):
             raise TimeoutError
         with contextlib.suppress(Exception):
             self._future.wait()
@@ -238,15 +238,15 @@ class Work(dist.Work):  # type: ignore[misc]
         return []
 
 
-untraced(Work, ["wait", "get_future"])
+skip_dynamo(AsyncWork, ["wait", "get_future"])
 
 
-class Several:
+class CombinedWork:
     """Operations as one."""
 
     source = -1
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, operations: Sequence[PendingOp]) -> None:
         self._operations = operations
 
     @property
@@ -254,9 +254,9 @@ class Several:
         return all(one.done for one in self._operations)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        until = limits.moment(timeout_s)
+        until = timeouts.moment(timeout_s)
         for one in self._operations:
-            one.wait(limits.left(until))
+            one.wait(timeouts.left(until))
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         """Called when the last of them has ended, in whatever order they do."""

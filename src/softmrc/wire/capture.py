@@ -19,7 +19,7 @@ from softmrc.wire.route import UDP_PORT
 
 LINKTYPE_ETHERNET = 1
 LINKTYPE_RAW = 101
-MOST_USIDS = 6  # behind a block of 32 bits
+MAX_USIDS = 6  # behind a block of 32 bits
 _FLUSH_AT = 1 << 20
 # How many bytes stand before the IP header, for the link types that tcpdump and we write. None: Ethernet, which the
 # frame reader knows.
@@ -108,7 +108,7 @@ class Record:
         if len(raw) < ip + 40 or raw[ip] >> 4 != 6 or (ip and raw[12:14] != b"\x86\xdd"):
             return None
         at = ip + 24
-        for usids in range(1, MOST_USIDS):
+        for usids in range(1, MAX_USIDS):
             rest = raw[at + 4 + 2 * usids : at + 16]
             shifted = raw[: at + 4] + rest + bytes(2 * usids) + raw[at + 16 :]
             with suppress(Refused):

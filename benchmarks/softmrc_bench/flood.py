@@ -1,0 +1,72 @@
+"""Forged datagrams at a steady rate: `python -m softmrc_bench.flood RATE HOST:PORT…`, until it is ended.
+
+The payloads look like MRC packets with random contents; the senders are nobody's peers. Loopback only. Floods from
+a peer's own address are in `spoofed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from softmrc._support.subprocesses import python_command
+from softmrc.errors import ConfigError, InternalError
+from softmrc_bench import _yardstick
+
+LONGEST_S = 600.0
+PER_S = 100_000
+
+
+@contextlib.contextmanager
+def running(module: str, *arguments: object) -> Iterator[None]:
+    """Another process that floods, until the context ends."""
+    command = python_command(module, *map(str, arguments))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise InternalError(f"the flood did not start: {' '.join(command)}")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def flood(targets: list[tuple[str, int]], per_s: int = PER_S) -> contextlib.AbstractContextManager[None]:
+    """Random datagrams at these addresses, from another process, until the context ends."""
+    return running(__name__, per_s, *(f"{host}:{port}" for host, port in targets))
+
+
+def end_of(text: str) -> tuple[str, int]:
+    """HOST:PORT on loopback; nothing here is ever sent elsewhere."""
+    host, _, port = text.rpartition(":")
+    if not ipaddress.ip_address(host).is_loopback:
+        raise ConfigError("target", text, "a loopback address and a port")
+    return host, int(port)
+
+
+def send(sockets: Sequence[socket.socket], packets: list[bytes], per_s: int) -> None:
+    """These packets by these sockets, in turns."""
+    print("flooding", flush=True)
+    _yardstick.flood([sock.fileno() for sock in sockets], packets, per_s, LONGEST_S)
+
+
+def main() -> None:
+    rng = random.Random(1)
+    forged = [bytes([rng.choice((0xC6, 0xCA, 0xDC, 0xD1, 0xD8))]) + rng.randbytes(127) for _ in range(64)]
+    sockets = []
+    for target in map(end_of, sys.argv[2:]):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.connect(target)
+        sockets.append(sock)
+    send(sockets, forged, int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

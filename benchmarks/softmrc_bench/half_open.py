@@ -1,0 +1,56 @@
+"""How long an honest connect takes while strangers crowd a listener's door: silent connections, which say nothing ever.
+
+Another process listens, so that its work is its own. The first connect of a pair is made before the crowd comes.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import statistics
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from softmrc.connection import connect
+from softmrc_bench.figures import BenchFigure
+
+VISITORS = 1000
+HOST = "127.0.0.1"
+
+FIGURES = (
+    BenchFigure(
+        "accept_under_attack_ms", "an honest connect while 1 000 silent connections are open", "ms", 200, False
+    ),
+)
+
+
+def accept_ms(sink: Any, tries: int, visitors: int) -> float:
+    """The median time of `connect` to a listener in the other process, with so many silent visitors before it."""
+    _allow_descriptors(visitors + 256)
+    took = []
+    for _ in range(tries):
+        port = sink.order("crowd", host=HOST)["port"]
+        with ExitStack() as crowd:
+            for _ in range(visitors):
+                crowd.enter_context(socket.create_connection((HOST, port), 30))
+            start = time.perf_counter()
+            connect(HOST, port, planes=[HOST], timeout_s=30).close()
+            took.append((time.perf_counter() - start) * 1e3)
+        sink.hear()
+    return statistics.median(took)
+
+
+def measure(sink: Any, quick: bool = False) -> dict[str, float]:
+    tries = 3 if quick else 9
+    return {
+        "accept_under_attack_ms": accept_ms(sink, tries, VISITORS),
+        "accept_alone_ms": accept_ms(sink, tries, 0),
+    }
+
+
+def _allow_descriptors(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

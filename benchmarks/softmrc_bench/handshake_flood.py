@@ -1,0 +1,58 @@
+"""Unauthenticated handshakes at a steady rate, until it is ended.
+
+    python -m softmrc_bench.handshake_flood RATE HOST:PORT
+
+Each says hello, and makes an offer with a proof that is none. Loopback only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import sys
+import time
+
+from softmrc.connection.handshake import VERSION, framed
+from softmrc_bench import flood
+
+PER_S = 10_000
+AT_ONCE = 256  # that are open
+WORDS = framed({"softmrc": VERSION, "nonce": secrets.token_hex(32), "sealed": True}) + framed(
+    {"body": "{}", "seal": "0" * 64}
+)
+NO_LINGER = struct.pack("ii", 1, 0)  # what is closed is gone, and its port free
+
+
+def handshakes(port: int, per_s: int = PER_S) -> contextlib.AbstractContextManager[None]:
+    """From another process, until the context ends."""
+    return flood.running(__name__, per_s, f"127.0.0.1:{port}")
+
+
+def knock(target: tuple[str, int]) -> socket.socket:
+    """Without waiting for anything: on loopback a connection is made at once, or there is no room for it."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+    with contextlib.suppress(OSError):
+        sock.connect(target)
+        sock.send(WORDS)
+    return sock
+
+
+def main() -> None:
+    per_s, target = int(sys.argv[1]), flood.end_of(sys.argv[2])
+    print("flooding", flush=True)
+    began, count = time.monotonic(), 0
+    knocking: list[socket.socket] = []
+    while time.monotonic() - began < flood.LONGEST_S:
+        knocking.append(knock(target))
+        if len(knocking) > AT_ONCE:
+            knocking.pop(0).close()
+        count += 1
+        if (ahead := count / per_s - (time.monotonic() - began)) > 0:
+            time.sleep(ahead)
+
+
+if __name__ == "__main__":
+    main()

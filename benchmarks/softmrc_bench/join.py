@@ -1,0 +1,75 @@
+"""How long it takes ranks to join, and to make a second group, beside Gloo: `torch.distributed`'s own calls, in turns.
+
+All ranks are processes on loopback that have imported everything, and meet through a TCPStore; each time counts until
+the slowest has done its first all-reduce of one number. The first round of either is not counted: it imports what the
+second finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+from typing import Any
+
+from softmrc._support.subprocesses import python_command
+from softmrc_bench.figures import BenchFigure
+from softmrc_bench.ranks import BenchRanks
+
+SIZES = (2, 4, 8, 16)
+WHAT = ("setup", "new_group")
+_CALLED = {"setup": "{} ranks join", "new_group": "{} ranks, a second group"}
+RATIOS = tuple(
+    BenchFigure(f"{what}.{size}", f"{_CALLED[what].format(size)}: time over Gloo's", "", 1.2, False)
+    for what in WHAT
+    for size in SIZES
+)
+TIMES = tuple(
+    BenchFigure(f"{what}.{size}.{key}", f"{_CALLED[what].format(size)}: {whose}", "ms", 0, True)
+    for what in WHAT
+    for size in SIZES
+    for key, whose in (("ms", "ours"), ("gloo_ms", "Gloo's"))
+)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def _ranks(backend: str, size: int) -> BenchRanks:
+    port = str(_free_port())
+    return BenchRanks(
+        [python_command("softmrc_bench.join_rank", backend, port, str(r), str(size)) for r in range(size)]
+    )
+
+
+def _round(ranks: BenchRanks, number: int) -> dict[str, float]:
+    rows = ranks.order("set_up", number=number)
+    return {what: max(row[what] for row in rows) * 1e3 for what in WHAT}
+
+
+def _of_size(size: int, rounds: int) -> dict[str, dict[str, float]]:
+    with contextlib.ExitStack() as stack:
+        both = [stack.enter_context(_ranks(backend, size)) for backend in ("mrc", "gloo")]
+        rows = [[_round(ranks, number) for ranks in both] for number in range(rounds + 1)][1:]
+    found = {}
+    for what in WHAT:
+        ms, gloo_ms = ([row[which][what] for row in rows] for which in (0, 1))
+        ratio = statistics.median(a / b for a, b in zip(ms, gloo_ms, strict=True))
+        found[what] = {"ms": statistics.median(ms), "gloo_ms": statistics.median(gloo_ms), "ratio": ratio}
+    return found
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """By what is measured, and by the number of ranks."""
+    by_size = {size: _of_size(size, rounds) for size in SIZES}
+    return {what: {str(size): by_size[size][what] for size in SIZES} for what in WHAT}
+
+
+def shown(figures: dict[str, Any]) -> dict[str, float]:
+    """The figures by the keys of RATIOS and TIMES."""
+    rows = [(f"{what}.{size}", row) for what in WHAT for size, row in figures[what].items()]
+    times = {f"{name}.{key}": row[key] for name, row in rows for key in ("ms", "gloo_ms")}
+    return times | {name: row["ratio"] for name, row in rows}

@@ -1,0 +1,153 @@
+"""As many lanes as TCP streams: what one device moves, by its width, and how long it is held up when a plane dies.
+
+One process sends and one receives, with a thread for every lane; TCP gets a process for every receiver, which is better
+for it than threads.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from softmrc.connection import connect
+from softmrc.device import Device
+from softmrc_bench.figures import BenchFigure
+
+if TYPE_CHECKING:
+    from softmrc_bench.udp import ReceiverProcess
+
+WIDTHS = (1, 2, 4, 8)
+WIDE = 4  # the width that bounds are set for
+CORES = 16  # that this takes: as many again for the receiver and for the kernel
+TRIALS = 40
+BEFORE_MS, AFTER_MS = 150, 400
+
+FIGURES = (
+    BenchFigure("lanes_4_over_1", f"4 lanes over one (where there are {CORES} cores)", "", 3.4, True),
+    BenchFigure("lanes_4_ratio", "4 lanes over 4 TCP streams", "", 0.75, True),
+    BenchFigure(
+        "lanes_blackhole_ms_p99", "a plane dies under 4 lanes at full load: back at 90 % of the others", "ms", 50, False
+    ),
+)
+
+
+class Wide:
+    """A device of so many lanes, with a connection in each."""
+
+    def __init__(self, other: ReceiverProcess, lanes: int, seal: str = "auto", secret: str | None = None) -> None:
+        from softmrc_bench.udp import HOT, LOOPBACK, Flow
+
+        host = LOOPBACK[0]
+        settings = {"lanes": lanes, "seal": seal, "secret": secret}
+        self.other = other
+        ordered = other.order("mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings=settings, flows=lanes)
+        self.device = Device(LOOPBACK, lanes=lanes, seal=seal)
+        self.flows = []
+        for lane in range(lanes):
+            flow = object.__new__(Flow)
+            flow.other, flow.size, flow.base = other, HOT, lane * HOT
+            flow.connection = connect(host, ordered["port"], device=self.device, secret=secret)
+            flow.source = self.device.register(bytearray(HOT))
+            self.flows.append(flow)
+        other.hear()
+
+    def gbps(self, seconds: float) -> float:
+        return sum(side_by_side([partial(flow.gbps, seconds) for flow in self.flows]))
+
+    def blackhole_ms(self, plane: int) -> float | None:
+        """From the death of a plane under full load until the others carry what they can."""
+        from softmrc_bench.failover import recovery_ms
+
+        self.other.say({"start": BEFORE_MS + AFTER_MS + 50})
+        started_ns = self.other.hear()["started_ns"]
+        fault_ns = 0
+
+        def break_it() -> float:
+            nonlocal fault_ns
+            time.sleep(BEFORE_MS / 1e3)
+            fault_ns = time.monotonic_ns()
+            self.device.set_faults(plane, black_hole=True)
+            time.sleep(AFTER_MS / 1e3)
+            return 0.0
+
+        seconds = (BEFORE_MS + AFTER_MS) / 1e3
+        side_by_side([break_it, *(partial(flow.gbps, seconds) for flow in self.flows)])
+        self.other.say({"read": True})
+        bins = self.other.hear()["bins"]
+        self.device.set_faults(plane)
+        time.sleep(0.3)
+        return recovery_ms(bins[: BEFORE_MS + AFTER_MS], max(1, (fault_ns - started_ns) // 1_000_000))
+
+    def close(self) -> None:
+        self.other.say({"stop": True})
+        self.other.hear()
+        for flow in self.flows:
+            flow.connection.close()
+        self.device.close()
+
+
+def side_by_side(calls: list[Callable[[], float]]) -> list[float]:
+    """What each of them returns, each in a thread of its own."""
+    found = [0.0] * len(calls)
+    failed: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            found[number] = calls[number]()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return found
+
+
+def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, float]:
+    from softmrc_bench.udp import HOT, LOOPBACK, sink, tcp_gbps
+
+    with ExitStack() as stack:
+        streams = [stack.enter_context(sink()) for _ in range(lanes)]
+        wide = Wide(stack.enter_context(sink()), lanes)
+        rows = []
+        for _ in range(rounds):
+            theirs = sum(side_by_side([partial(tcp_gbps, one, LOOPBACK[0], seconds, HOT) for one in streams]))
+            rows.append((wide.gbps(seconds), theirs))
+        wide.close()
+    return {
+        "gbps": statistics.median(ours for ours, _ in rows),
+        "tcp_gbps": statistics.median(theirs for _, theirs in rows),
+        "ratio": statistics.median(ours / theirs for ours, theirs in rows),
+    }
+
+
+def measure(rounds: int, seconds: float) -> dict[str, Any]:
+    from softmrc_bench.udp import LOOPBACK, sink
+
+    by_width = {str(lanes): _goodput(lanes, rounds, seconds) for lanes in WIDTHS}
+    figures: dict[str, Any] = {"lanes": by_width, "cores": len(os.sched_getaffinity(0))}
+    if figures["cores"] < CORES:
+        return figures | {figure.key: None for figure in FIGURES}
+    with sink() as other:
+        wide = Wide(other, WIDE)
+        wide.gbps(0.5)
+        trials = TRIALS if rounds > 2 else 4
+        took = [wide.blackhole_ms(trial % len(LOOPBACK)) for trial in range(trials)]
+        wide.close()
+    worst = sorted(1e9 if one is None else one for one in took)
+    return figures | {
+        "lanes_4_over_1": by_width["4"]["gbps"] / by_width["1"]["gbps"],
+        "lanes_4_ratio": by_width["4"]["ratio"],
+        "lanes_blackhole_ms_p50": statistics.median(worst),
+        "lanes_blackhole_ms_p99": worst[min(len(worst) - 1, int(len(worst) * 0.99))],
+    }

@@ -1,0 +1,390 @@
+"""All-reduces of NCCL over its own sockets and over our plugin, in turns, in one run on one GPU.
+
+Two processes share the GPU and take themselves for two hosts (NCCL_HOSTID), so that NCCL uses the network between them;
+NVIDIA's MPS, where it starts, lets both run at once. NCCL reads its variables once, so each way to connect them is a
+pair of processes of its own. Everything is bounded in time: what does not answer is named, with the end of its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from softmrc._support.subprocesses import python_command
+from softmrc.errors import DeviceError, MrcError
+from softmrc.nccl import NET, plugin_path
+from softmrc_bench.figures import BenchFigure
+from softmrc_bench.udp import LOOPBACK
+
+MIB = 1 << 20
+WHOLE_S = 400.0  # everything together
+START_S = 75.0
+ANSWER_S = 45.0
+ROUNDS = 3
+SIZES = {"8B": (8, 200), "64KiB": (64 << 10, 100), "1MiB": (MIB, 50), "64MiB": (64 * MIB, 8), "256MiB": (256 * MIB, 3)}
+SMALL = 256 << 10  # below this a ratio is one of times, else one of speeds
+FAULT_BYTES = 64 * MIB
+
+OURS = "ours"
+SOCKET = "socket"
+TUNED = {"socket 2x4": (2, 4), "socket 4x4": (4, 4)}  # helper threads, and sockets of each
+
+FIGURES = (
+    BenchFigure("64MiB.ratio", "64 MiB: speed over NCCL's sockets", "", 1.5, True),
+    BenchFigure("64MiB.ratio_best", "… tuned as well as we know", "", 0.8, True),
+    BenchFigure("256MiB.ratio", "256 MiB: speed over NCCL's sockets", "", 1.5, True),
+    BenchFigure("256MiB.ratio_best", "… tuned", "", 0.8, True),
+    BenchFigure("1MiB.ratio_best", "1 MiB: speed over them, tuned", "", 0, True),
+    BenchFigure("64KiB.ratio_best", "64 KiB: time over theirs, tuned", "", 1.3, False),
+    BenchFigure("8B.ratio_best", "8 bytes: time over theirs, tuned", "", 1.3, False),
+    BenchFigure(
+        "fault_worst_over_median",
+        "a plane of four swallows everything: the worst 64 MiB step over the median",
+        "",
+        3,
+        False,
+    ),
+    BenchFigure("fault_after_over_before", "… speed while it is dead over before", "", 0.7, True),
+    BenchFigure("flap_over_calm", "each plane down for 0.5 s in turn: speed over calm", "", 0.7, True),
+    BenchFigure("loss_over_calm", "1 % loss everywhere: speed over calm", "", 0.7, True),
+    BenchFigure("again_worst_s", "aborted in the midst and joined anew, the worst", "s", 2, False),
+    BenchFigure("killed_s", "the peer is killed: until NCCL says so", "s", 12, False),
+)
+
+
+class Broken(MrcError):
+    """A pair of ranks did not do what it should have."""
+
+
+class TimeBudget:
+    """What is left of the time for everything."""
+
+    def __init__(self, whole_s: float) -> None:
+        self._until = time.monotonic() + whole_s
+
+    def left(self, at_most_s: float) -> float:
+        return max(0.0, min(at_most_s, self._until - time.monotonic()))
+
+
+def _environment(way: str, rank: int, folder: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "SOFTMRC_"))}
+    common = {
+        "NCCL_HOSTID": f"r{rank}",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,GRAPH",
+        "NCCL_DEBUG_FILE": str(folder / f"nccl.{rank}"),
+        "LOCAL_WORLD_SIZE": "2",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # sums in one order
+    }
+    if way == OURS:
+        ours = {"NCCL_NET_PLUGIN": str(plugin_path()), "NCCL_NET": NET, "SOFTMRC_PLANES": ",".join(LOOPBACK)}
+        return {**clean, **common, **ours, "SOFTMRC_FAULTS": f"@{folder / 'weather'}"}
+    sockets = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
+    if way in TUNED:
+        threads, each = TUNED[way]
+        sockets |= {"NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(each)}
+    return {**clean, **common, **sockets}
+
+
+class RankPair:
+    """Two ranks that are connected one way."""
+
+    def __init__(self, way: str, folder: Path, clock: TimeBudget) -> None:
+        self.way, self.folder, self._clock = way, folder, clock
+        folder.mkdir()
+        self.processes: list[subprocess.Popen[str]] = []
+        self._lines: list[queue.Queue[str]] = []
+        for rank in range(2):
+            command = python_command("softmrc_bench.nccl_rank", str(folder), str(rank), "2")
+            with open(folder / f"stderr.{rank}", "w") as errors:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=_environment(way, rank, folder),
+                )
+            self.processes.append(process)
+            lines: queue.Queue[str] = queue.Queue()
+            self._lines.append(lines)
+            threading.Thread(target=self._read, args=(process, lines), daemon=True).start()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):  # the rest is somebody else's
+                lines.put(line)
+        lines.put("")
+
+    def log(self, lines: int = 25) -> str:
+        """The end of what both ranks said."""
+        found = []
+        for path in sorted([*self.folder.glob("nccl.*"), *self.folder.glob("stderr.*")]):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            found.append(f"--- {self.way}: {path.name}\n" + "\n".join(tail))
+        return "\n".join(found)
+
+    def hear(self, rank: int, at_most_s: float) -> dict[str, Any]:
+        try:
+            line = self._lines[rank].get(timeout=self._clock.left(at_most_s))
+        except queue.Empty:
+            raise Broken(f"{self.way}: rank {rank} did not answer in time\n{self.log()}") from None
+        if not line:
+            self._lines[rank].put("")  # it stays so, whoever asks next
+            raise Broken(f"{self.way}: rank {rank} ended\n{self.log()}")
+        return json.loads(line)
+
+    def wait_until_ready(self) -> None:
+        for rank in range(2):
+            self.hear(rank, START_S)
+        if self.way == OURS and f"NET/{NET}" not in self.log(lines=100_000):
+            raise Broken(f"NCCL did not use the plugin\n{self.log()}")
+
+    def say(self, do: str, **values: Any) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps({"do": do, **values}) + "\n")
+                process.stdin.flush()
+
+    def order(self, do: str, at_most_s: float = ANSWER_S, **values: Any) -> list[dict[str, Any]]:
+        self.say(do, **values)
+        return [self.hear(rank, at_most_s) for rank in range(2)]
+
+    def mean_s(self, nbytes: int, count: int) -> float:
+        return max(answer["s"] for answer in self.order("mean", elements=max(1, nbytes // 4), count=count))
+
+    def times(self, count: int, meanwhile: Callable[[], None] | None = None) -> list[float]:
+        """Of each all-reduce, how long the slower rank took; `meanwhile` happens here."""
+        self.say("times", elements=FAULT_BYTES // 4, count=count)
+        if meanwhile:
+            meanwhile()
+        rows = [self.hear(rank, ANSWER_S)["times"] for rank in range(2)]
+        return [max(step) for step in zip(*rows, strict=True)]
+
+    def faults(self, text: str) -> None:
+        draft = self.folder / "weather.new"
+        draft.write_text(text)
+        draft.replace(self.folder / "weather")
+
+    def close(self) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _starts(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+@contextlib.contextmanager
+def mps(folder: Path) -> Iterator[bool]:
+    """NVIDIA's service that lets processes share a GPU, for as long as this lasts; False where it does not start."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None or os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
+        yield control is not None
+        return
+    names = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "mps-log")}
+    for name in names.values():
+        Path(name).mkdir()
+    os.environ.update(names)
+    try:
+        yield _starts([control, "-d"])
+    finally:
+        with contextlib.suppress(subprocess.SubprocessError):
+            subprocess.run([control], input="quit\n", text=True, capture_output=True, timeout=20, check=False)
+        for name in names:
+            os.environ.pop(name, None)
+
+
+def _beside(pairs: dict[str, RankPair], rounds: int) -> dict[str, Any]:
+    """Every size, a round of each way in turns."""
+    found = {}
+    for name, (nbytes, count) in SIZES.items():
+        rows: dict[str, list[float]] = {way: [] for way in pairs}
+        for _ in range(rounds):
+            for way, pair in pairs.items():
+                rows[way].append(pair.mean_s(nbytes, count))
+        medians = {way: statistics.median(row) for way, row in rows.items()}
+        socket_s = medians.get(SOCKET)
+        best_s = min((value for way, value in medians.items() if way != OURS), default=None)
+
+        def ratio(
+            theirs_s: float | None, ours_s: float = medians[OURS], is_small: bool = nbytes < SMALL
+        ) -> float | None:
+            if theirs_s is None:
+                return None
+            return ours_s / theirs_s if is_small else theirs_s / ours_s
+
+        found[name] = {
+            "us": medians[OURS] * 1e6,
+            "socket_us": socket_s and socket_s * 1e6,
+            "socket_best_us": best_s and best_s * 1e6,
+            "ratio": ratio(socket_s),
+            "ratio_best": ratio(best_s),
+            "rounds_us": {way: [round(value * 1e6, 1) for value in row] for way, row in rows.items()},
+        }
+    return found
+
+
+def _identical(pairs: dict[str, RankPair]) -> dict[str, Any]:
+    """Whether every collective gives the same bits by our way and by NCCL's own."""
+    other = next((pair for way, pair in pairs.items() if way != OURS), None)
+    if other is None:
+        return {"identical": None}
+    ours, theirs = pairs[OURS].order("results"), other.order("results")
+    wrong = sorted({name for a, b in zip(ours, theirs, strict=True) for name in b if a.get(name) != b[name]})
+    return {"identical": not wrong, "compared": len(theirs[0]), "different": wrong}
+
+
+def _broken_planes(pair: RankPair) -> dict[str, Any]:
+    """64 MiB steps while a plane swallows everything, while each does in turn, and while all lose packets."""
+    pair.times(3)
+    before = pair.times(20)
+    calm = statistics.median(before)
+
+    def break_one() -> None:
+        time.sleep(5 * calm)
+        pair.faults("1:black_hole")
+
+    dead = pair.times(30, break_one)
+    found = {
+        "fault_median_ms": calm * 1e3,
+        "fault_worst_ms": max(dead) * 1e3,
+        "fault_worst_over_median": max(dead) / calm,
+        "fair_worst_over_median": max(before) / calm,
+        "fault_after_over_before": calm / statistics.median(dead[-10:]),
+    }
+    pair.faults("")
+    pair.times(5)
+
+    def flap() -> None:
+        for turn in range(20):
+            pair.faults(f"{turn % len(LOOPBACK)}:black_hole")
+            time.sleep(0.5)
+        pair.faults("")
+
+    steps = max(20, min(2000, int(8 / calm)))
+    flapped = pair.times(steps, flap)
+    found["flap_over_calm"] = calm * len(flapped) / sum(flapped)
+    pair.faults("drop=0.005")  # at both ends of each way
+    lossy = pair.times(20)
+    found["loss_over_calm"] = calm / statistics.median(lossy)
+    pair.faults("")
+    pair.times(3)
+    return found
+
+
+def _again(pair: RankPair, times: int) -> dict[str, Any]:
+    took = [max(answer["s"] for answer in pair.order("again", attempt=n + 1)) for n in range(times)]
+    return {"again_worst_s": max(took), "again_median_s": statistics.median(took), "again_times": times}
+
+
+def _killed(folder: Path, clock: TimeBudget) -> dict[str, Any]:
+    """One rank is killed in the midst of all-reduces; how long until NCCL warns of it at the other, and its words.
+
+    Without MPS, under which the GPU's other processes die with one that is killed.
+    """
+    pair = RankPair(OURS, folder, clock)
+    try:
+        pair.wait_until_ready()
+        pair.say("times", elements=FAULT_BYTES // 4, count=1000)
+        time.sleep(1.0)
+        log = pair.folder / "nccl.0"
+        said_before = log.stat().st_size if log.exists() else 0
+        pair.processes[1].send_signal(signal.SIGKILL)
+        return _words_of_death(pair, log, said_before)
+    finally:
+        for process in pair.processes:
+            process.kill()  # there is nothing left for it to do
+        pair.close()
+
+
+def _words_of_death(pair: RankPair, log: Path, said_before: int) -> dict[str, Any]:
+    start = time.monotonic()
+    has_ended = False
+    while time.monotonic() - start < 20 and not has_ended:
+        has_ended = pair.processes[0].poll() is not None
+        text = log.read_bytes()[said_before:].decode(errors="replace") if log.exists() else ""
+        words = [line for line in text.splitlines() if "NET/SoftMRC" in line and "WARN" in line and "peer" in line]
+        if words:
+            return {"killed_s": time.monotonic() - start, "killed_words": words[-1][-200:]}
+        time.sleep(0.02)
+    return {"killed_s": None, "killed_words": pair.log()[-400:]}
+
+
+def measure(quick: bool = False) -> dict[str, Any]:
+    """All of it. What could not be measured is None, and `failed` says why."""
+    found: dict[str, Any] = {"allreduce": {}, "identical": None, "fault_worst_over_median": None, "failed": {}}
+    clock = TimeBudget(WHOLE_S)
+    ways = [OURS, SOCKET, *TUNED]
+
+    def attempt(name: str, what: Callable[[], dict[str, Any]]) -> None:
+        if clock.left(1) < 1:
+            found["failed"][name] = "no time was left"
+            return
+        try:
+            found.update(what())
+        except (Broken, OSError, subprocess.SubprocessError) as error:
+            found["failed"][name] = str(error)
+
+    with tempfile.TemporaryDirectory(prefix="softmrc-") as name:
+        folder = Path(name)
+        with contextlib.ExitStack() as stack:
+            found["mps"] = stack.enter_context(mps(folder))
+            started = {way: RankPair(way, folder / way.replace(" ", "-"), clock) for way in ways}
+            for pair in started.values():
+                stack.callback(pair.close)
+            pairs = {}
+            for way, pair in started.items():
+                try:
+                    pair.wait_until_ready()
+                    pairs[way] = pair
+                except Broken as error:
+                    found["failed"][way] = str(error)
+            if OURS not in pairs:
+                return found
+            attempt("allreduce", lambda: {"allreduce": _beside(pairs, 1 if quick else ROUNDS)})
+            attempt("identical", lambda: _identical(pairs))
+            attempt("faults", lambda: _broken_planes(pairs[OURS]))
+            attempt("again", lambda: _again(pairs[OURS], 3 if quick else 20))
+        attempt("killed", lambda: _killed(folder / "killed", clock))
+    return found
+
+
+def check_gpu() -> None:
+    """Refuse early, in words, where there is nothing to measure with."""
+    if not Path("/dev/nvidiactl").exists():
+        raise DeviceError("no NVIDIA GPU here (there is no /dev/nvidiactl); `make test` tests the plugin without one")
+
+
+def shown(figures: dict[str, Any]) -> dict[str, Any]:
+    rows = {f"{size}.{key}": value for size, row in figures["allreduce"].items() for key, value in row.items()}
+    return rows | {key: value for key, value in figures.items() if key != "allreduce"}

@@ -1,0 +1,189 @@
+"""The other process of a measurement: takes orders as JSON lines on stdin, answers on stdout, and receives.
+
+Run as `python -m softmrc_bench.receiver`. Orders: mrc, tcp, raw, pong (MRC), tcp_pong, crowd; each serves one peer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softmrc.connection import listen
+from softmrc.device import Device
+from softmrc_bench import _yardstick
+
+TCP_CHUNK = 1 << 20
+SO_RCVBUFFORCE = 33
+UDP_GRO = 104
+IPPROTO_MPTCP = 262
+
+
+def answer(**values: Any) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def _tcp_listener(host: str, protocol: int = 0) -> socket.socket:
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
+    server.bind((host, 0))
+    server.listen()
+    answer(port=server.getsockname()[1])
+    server.settimeout(30)
+    return server
+
+
+def tcp(host: str, size: int, **_: Any) -> None:
+    """Receive until the end into a buffer of `size` bytes, used round and round; then say so with one byte."""
+    with _tcp_listener(host) as server, server.accept()[0] as peer:
+        buffer = memoryview(bytearray(size))
+        at = total = 0
+        while got := peer.recv_into(buffer[at : at + TCP_CHUNK]):
+            at = (at + got) % size
+            total += got
+        peer.sendall(b"!")
+    answer(bytes=total)
+
+
+def tcp_pong(host: str, size: int, **_: Any) -> None:
+    """Return every message of `size` bytes."""
+    with _tcp_listener(host) as server, server.accept()[0] as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffer = bytearray(size)
+        while peer.recv_into(buffer):
+            peer.sendall(buffer)
+    answer(done=True)
+
+
+def rss_mib() -> float:
+    """What this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows: int = 1, **_: Any) -> None:
+    """Be written to until told to stop, by so many connections."""
+    memory = bytearray(size)
+    with listen(host, memory=memory, planes=planes, **settings) as listener:
+        answer(port=listener.port)
+        connections = [listener.accept(30) for _ in range(flows)]
+        answer(connected=True)
+        rss = rss_mib()
+        _obey(listener.device, [connection.qp.qpn for connection in connections], memory)
+        rows = listener.device.planes()
+        answer(
+            stats=connections[0].qp.stats(),
+            strangers=sum(row["strangers"] for row in rows),
+            packets=sum(row["packets_received"] for row in rows),
+            device=listener.device.stats(),
+            refused=listener.refused.count,
+            rss_growth_mib=rss_mib() - rss,
+        )
+        for connection in connections:
+            connection.close()
+
+
+def crowd(host: str, **_: Any) -> None:
+    """Accept one peer, whoever else is at the door."""
+    with listen(host, planes=[host]) as listener:
+        answer(port=listener.port)
+        listener.accept(60).close()
+        refused = listener.refused.count
+    answer(refused=refused)
+
+
+def pattern(size: int) -> bytes:
+    """What a buffer of this size must hold after every byte was written."""
+    return random.Random(size).randbytes(1 << 20) * (size >> 20)
+
+
+def _obey(device: Device, qpns: list[int], memory: bytearray) -> None:
+    """Orders during a flow: a series of placed bytes in 1 ms bins, the count of bytes that are wrong, weather."""
+    series: list[_yardstick.Series] = []
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "start" in order:
+            series = [_yardstick.Series(device._native, qpn, 1000.0, int(order["start"])) for qpn in qpns]
+            answer(started_ns=series[0].started_ns)
+        elif "faults" in order:
+            device.set_faults(**order["faults"])
+            answer(done=True)
+        elif "read" in order:
+            answer(bins=np.sum([one.bins for one in series], axis=0).tolist())
+        elif "check" in order:
+            wanted = np.frombuffer(pattern(len(memory)), dtype=np.uint8)
+            answer(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))
+        else:
+            return
+
+
+def mptcp(bins: int, **_: Any) -> None:
+    """Bytes received in 1 ms bins since the peer connected. Every address listens, for subflows that join later."""
+    with _tcp_listener("", IPPROTO_MPTCP) as server, server.accept()[0] as peer:
+        counts = [0] * bins
+        buffer = bytearray(1 << 18)
+        start_ns = time.monotonic_ns()
+        while got := peer.recv_into(buffer):
+            bin_number = (time.monotonic_ns() - start_ns) // 1_000_000
+            if bin_number < bins:
+                counts[bin_number] += got
+    answer(bins=counts, started_ns=start_ns)
+
+
+def pong(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
+    """Return every write with immediate by one of the same size."""
+    with listen(host, memory=bytearray(4096), planes=planes, **settings) as listener:
+        answer(port=listener.port)
+        connection = listener.accept(30)
+        qp, remote = connection.qp, connection.remote[0]
+        source = listener.device.register(bytearray(4096))
+        wait, post = qp.recv_cq.wait_array, qp.post_write
+        while True:
+            found = wait(5.0)
+            if not len(found) or found["imm"][-1] == 0xFFFFFFFF:
+                break
+            post(source, 0, size, remote_va=0, rkey=remote.rkey, imm=1, signaled=False)
+            qp.post_recv(count=len(found))
+        connection.close()
+    answer(done=True)
+
+
+def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
+    """Plain UDP: bytes per second received."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
+        except PermissionError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, joins)
+        sock.bind((host, 0))
+        answer(port=sock.getsockname()[1])
+        answer(bytes_per_s=_yardstick.receive(sock.fileno(), message, seconds + 5))
+
+
+ORDERS: dict[str, Any] = {
+    "tcp": tcp,
+    "mptcp": mptcp,
+    "tcp_pong": tcp_pong,
+    "mrc": mrc,
+    "pong": pong,
+    "raw": raw,
+    "crowd": crowd,
+}
+
+
+def main() -> None:
+    answer(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        ORDERS[order.pop("do")](**order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What any package may use: files, units, processes, threads, pages."""

@@ -1,0 +1,210 @@
+"""`softmrc plan` compares network designs, `softmrc assess` judges one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from softmrc._support import resources
+from softmrc._support.files import check_place, write_text
+from softmrc._support.units import as_rate_bps, as_share
+from softmrc.cli.fabric import AsJson, File
+from softmrc.cli.terminal import PAPER, terminal
+from softmrc.errors import ConfigError
+from softmrc.fabric import load
+from softmrc.planner import assess as judge
+from softmrc.planner import plan as plans
+from softmrc.planner import report as reports
+from softmrc.planner import summary
+from softmrc.planner.availability import PART_WORDS
+
+DESIGNS_A_TABLE = 4  # as many as fit 80 columns
+Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.", show_default=False)]
+
+
+def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+        if min(found) < 1 or max(found) > most:
+            raise ValueError
+    except ValueError:
+        allowed = f"whole numbers from 1 to {most:,} with commas between them, as 1,2,4,8"
+        raise ConfigError(field, text, allowed) from None
+    return found
+
+
+def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
+    try:
+        found = tuple(Fraction(part) for part in text.split(","))
+        if not all(0 < one < plans.MAX_PORTS for one in found):
+            raise ValueError
+        return found
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(field, text, f"numbers up to {plans.MAX_PORTS:,} with commas between them, as 1,3") from None
+
+
+def plan(
+    gpus: Annotated[int, typer.Option(min=2, help="How many GPUs to connect.")] = 131072,
+    nic: Annotated[str, typer.Option(help="The rate of a NIC.")] = "800G",
+    switch: Annotated[str, typer.Option(help="The capacity of a switch.")] = "51.2T",
+    planes: Annotated[str, typer.Option(help="Numbers of planes to compare.")] = "1,2,4,8",
+    tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "1,2,3,4",
+    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a T0.")] = "1",
+    nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
+    spares: Annotated[str, typer.Option(help="GPUs that stand by, each with its ports: a share of the others.")] = "1%",
+    lane: Annotated[str, typer.Option(help="The rate of a switch's lane: it has no more ports than lanes.")] = "100G",
+    all_tiers: Annotated[bool, typer.Option("--all", help="Also designs with more tiers than they need.")] = False,
+    prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the design, if only one is left, as the file that assess, sim, lab and fabric read.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    report: Report = None,
+) -> None:
+    """Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."""
+    check_place(report)
+    question = plans.DesignSpec(
+        gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu, as_share("spares", spares),
+        as_rate_bps("lane", lane),
+    )  # fmt: skip
+    book = plans.Prices.load(prices)
+    found = plans.compare(
+        question, book, _numbers("planes", planes, 1024), _numbers("tiers", tiers, 16),
+        _fractions("oversubscription", oversubscription), not all_tiers,
+    )  # fmt: skip
+    if write is not None:
+        _write_fabric(write, question, found)
+    if as_json:
+        print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
+    else:
+        _print_plan(question, found, book)
+    _write_report(report, lambda: reports.plan_html(question, found, book))
+    if all(isinstance(d, plans.Impossible) for d in found):
+        raise typer.Exit(1)
+
+
+def _print_plan(question: plans.DesignSpec, found: list[plans.Design | plans.Impossible], book: plans.Prices) -> None:
+    console = terminal()
+    designs = [d for d in found if isinstance(d, plans.Design)]
+    console.print(reports.plan_title(question), style="bold", highlight=False)
+    left = designs
+    while left:
+        shown = _as_many_as_fit(left, console)
+        console.print(_plan_table(shown))
+        left = left[len(shown) :]
+    for refused in (d for d in found if isinstance(d, plans.Impossible)):
+        words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
+        console.print(words, style="yellow", highlight=False)
+    for words in reports.spare_places(found) + reports.lane_notes(question, found):
+        console.print(words, style="yellow", highlight=False)
+    note = reports.plan_note(book) if designs else "No design that was asked for can be built."
+    console.print(note, style="dim", highlight=False)
+
+
+def _write_fabric(path: Path, question: plans.DesignSpec, found: list[plans.Design | plans.Impossible]) -> None:
+    designs = [d for d in found if isinstance(d, plans.Design)]
+    if len(designs) != 1:
+        have = ", ".join(f"{reports.plan_cell(d, 'shape')} ({reports.plan_cell(d, 'split')})" for d in designs)
+        have = have or "none that can be built"
+        raise ConfigError("write", str(path), f"one design; say --planes, --tiers, --oversubscription. Here are {have}")
+    write_text(path, plans.fabric_file(question, designs[0]))
+    terminal(stderr=True).print(f"Fabric: {path}", style="dim")
+
+
+def _as_many_as_fit(designs: list[plans.Design], console: Console) -> list[plans.Design]:
+    """The first designs, whose table is no wider than the terminal: figures are not to be cut."""
+    for many in range(min(DESIGNS_A_TABLE, len(designs)), 1, -1):
+        unbounded = console.options.update(max_width=PAPER)
+        if Measurement.get(console, unbounded, _plan_table(designs[:many])).maximum <= console.width:
+            return designs[:many]
+    return designs[:1]
+
+
+def _plan_table(designs: list[plans.Design]) -> Table:
+    table = Table()
+    table.add_column("planes × tiers", overflow="fold")
+    for design in designs:
+        table.add_column(reports.plan_cell(design, "shape"), justify="right", no_wrap=True)
+    for label, key in reports.PLAN_ROWS:
+        cells = [reports.plan_cell(d, key) for d in designs]
+        table.add_row(label, *cells, end_section=key in ("max_nics", "paths", "plane_share"))
+    return table
+
+
+def assess(
+    file: File,
+    trials: Annotated[
+        int, typer.Option(min=0, max=100_000, help="How many months to draw; 0: as many as take a few seconds.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other months.")] = 1,
+    assumptions: Annotated[bool, typer.Option("--assumptions", help="Also print everything that is assumed.")] = False,
+    as_json: AsJson = False,
+    report: Report = None,
+) -> None:
+    """Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."""
+    check_place(report)
+    found = judge.assess(load(resources.find(file, resources.FABRICS, "file")), trials, seed)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        _write_report(report, lambda: reports.assess_html(found))
+        return
+    console = terminal()
+    console.print(Text.assemble((f"Fabric {found.description.name}", "bold"), f": {summary.summary(found)}\n"))
+    for title, head, rows in (
+        ("Ways between two hosts", summary.DIVERSITY_HEAD, summary.diversity_rows(found)),
+        ("Failure domains, the largest first", summary.DOMAIN_HEAD, summary.domain_rows(found)),
+    ):
+        console.print(_table(title, head, rows))
+    console.print(_losses_table(found))
+    for heading, lines in (
+        ("What failures cost", summary.answer_lines(found)),
+        ("What would change the answer", summary.flip_lines(found)),
+    ):
+        console.print(f"\n{heading}", style="bold", highlight=False)
+        for line in lines:
+            console.print(line, highlight=False)
+    if assumptions:
+        console.print(_table("Assumptions", ["key", "value", "from"], summary.assumption_rows(found)))
+    console.print(summary.assess_note(found), style="dim", highlight=False)
+    _write_report(report, lambda: reports.assess_html(found))
+
+
+def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, cell in enumerate(head):
+        table.add_column(cell, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _losses_table(found: judge.Assessment) -> Table:
+    """Two columns for each policy; its name stands above MRC's."""
+    table = Table(title=summary.LOSSES_TITLE, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for column in summary.LOSSES_HEAD:
+        table.add_column(column.replace(", ", "\n"), justify="right", no_wrap=True)
+    for row in summary.losses_rows(found):
+        table.add_row(*row, end_section=row[0] == list(PART_WORDS.values())[-1])
+    return table
+
+
+def _write_report(path: Path | None, page: Callable[[], str]) -> None:
+    """After everything was printed: a page that cannot be written must not cost what was worked out."""
+    if path:
+        write_text(path, page())
+        terminal(stderr=True).print(f"Report: {path}", style="dim")

@@ -1,0 +1,41 @@
+"""Settings."""
+
+from softmrc.config.device import (
+    LONGEST_US,
+    PAYLOAD_UNIT,
+    RETRY_FOREVER,
+    CcProfile,
+    DeviceConfig,
+    EndpointConfig,
+    EvFormat,
+    EvMode,
+    EvProfile,
+    InitAttributes,
+    RtrAttributes,
+    RtsAttributes,
+    bounds,
+    quantity,
+    settings,
+    to_native,
+    whole_payload,
+)
+
+__all__ = [
+    "LONGEST_US",
+    "PAYLOAD_UNIT",
+    "RETRY_FOREVER",
+    "CcProfile",
+    "DeviceConfig",
+    "EndpointConfig",
+    "EvFormat",
+    "EvMode",
+    "EvProfile",
+    "InitAttributes",
+    "RtrAttributes",
+    "RtsAttributes",
+    "bounds",
+    "quantity",
+    "settings",
+    "to_native",
+    "whole_payload",
+]

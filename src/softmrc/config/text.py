@@ -1,0 +1,75 @@
+"""Settings of a device as people write them: `rate_bps = "10G"`, `base_rtt_us = "2ms"`, `timeout = "67ms"`.
+
+Plain numbers are what the fields hold: bits a second, microseconds, bytes; for `timeout`, the exponent of InfiniBand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from softmrc._support.units import as_bytes, as_duration_ns, as_rate_bps
+from softmrc.config import LONGEST_US, DeviceConfig
+from softmrc.errors import ConfigError, did_you_mean
+
+TICK_NS = 1_024  # times 2^timeout
+MAX_DOUBLINGS = 31
+KINDS = {one.name: str(one.type) for one in fields(DeviceConfig)}
+
+
+def device(table: Any, path: str) -> dict[str, Any]:
+    """Fields of `DeviceConfig`, from the table [device] of a file."""
+    if not isinstance(table, dict):
+        raise ConfigError("device", table, f"a table, [device], in {path}")
+    found = {}
+    for name, value in table.items():
+        if name not in KINDS:
+            close = did_you_mean(name, KINDS)
+            raise ConfigError(f"device.{name}", value, f"a field of DeviceConfig, in {path}{close}")
+        try:
+            found[name] = setting(name, value)
+        except ConfigError as error:
+            raise ConfigError(f"device.{name}", value, f"{error.allowed}, in {path}") from None
+    return found
+
+
+def setting(name: str, value: Any) -> Any:
+    """What a field holds when a person has written this."""
+    kind = KINDS[name]
+    if isinstance(value, str) and kind != "str":
+        return _quantity(name, value)
+    if kind == "int" and isinstance(value, float) and value.is_integer():
+        return int(value)  # 1e9
+    expected = {"bool": bool, "str": str, "int": int, "float": int | float}[kind]
+    if not isinstance(value, expected) or (kind != "bool" and isinstance(value, bool)):
+        words = {"bool": "true or false", "str": "a text", "int": "a whole number", "float": "a number"}[kind]
+        raise ConfigError(name, value, words + _or_units(name))
+    return value
+
+
+def _quantity(name: str, text: str) -> Any:
+    if name == "timeout":
+        return timeout_exponent(as_duration_ns(name, text))
+    if name.endswith("_bps"):
+        return as_rate_bps(name, text)
+    if name.endswith("_bytes"):
+        return as_bytes(name, text)
+    if name.endswith("_us"):
+        return min(as_duration_ns(name, text) / 1e3, LONGEST_US)
+    words = "true or false" if KINDS[name] == "bool" else "a number, without quotes"
+    raise ConfigError(name, text, words)
+
+
+def timeout_exponent(ns: int) -> int:
+    """The least timeout that the protocol can express and that is no shorter."""
+    for exponent in range(MAX_DOUBLINGS + 1):
+        if TICK_NS << exponent >= ns:
+            return exponent
+    raise ConfigError("timeout", f"{ns / 1e9:g} s", f"at most {(TICK_NS << MAX_DOUBLINGS) / 1e9:,.0f} s")
+
+
+def _or_units(name: str) -> str:
+    for end, example in (("_bps", "10G"), ("_bytes", "8MiB"), ("_us", "2ms"), ("timeout", "67ms")):
+        if name.endswith(end):
+            return f', or a text with its unit, as "{example}"'
+    return ""

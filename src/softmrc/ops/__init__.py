@@ -1,0 +1,1 @@
+"""Operating running devices: control, metrics, recordings."""

@@ -1,0 +1,180 @@
+"""Who may ask an agent, and how often.
+
+Those who may ask have an allowance of their own: who may not cannot use it up for them. They share it, by users on one
+machine and by addresses otherwise: who asks without end leaves room for the others, and for one who has yet to come.
+
+On loopback anybody of this machine, as long as it is no page of another origin that asks (DNS may call any name
+loopback, so the Host has to be ours too). Off loopback only who has the token. Nothing here changes anything, and only
+GET and HEAD are answered.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ipaddress
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from softmrc.errors import ConfigError
+
+MAX_A_SECOND = 200  # in all; half of it for one who is alone
+FORGOTTEN_S = 2.0  # who has not asked for so long has no share
+MAX_ORIGINS = 1024
+MAX_REFUSED_A_SECOND = 20  # with words of their own
+LONGEST_PATH = 2048
+ORIGIN = "origin"  # in the state of a request: by whom it is counted
+Scope = dict[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+PORT = re.compile("[0-9]{1,5}")
+
+
+@dataclass(frozen=True)
+class ListenAddress:
+    """Where an agent listens, and the token that others must have."""
+
+    host: str
+    port: int
+    token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.is_loopback and len(self.token) < 16:
+            allowed = "loopback, unless there is a token of at least 16 characters (SOFTMRC_TOKEN or --token-file)"
+            raise ConfigError("listen", self.host, allowed)
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @classmethod
+    def parse(cls, text: str, token: str = "") -> ListenAddress:
+        host, _, port = text.rpartition(":")
+        if not host or not PORT.fullmatch(port) or int(port) > 65535:
+            raise ConfigError("listen", text, "ADDRESS:PORT, as 127.0.0.1:9464")
+        return cls(host.strip("[]"), int(port), token)
+
+
+class TokenBucket:
+    """So many a second, and no more than a second's at once."""
+
+    def __init__(self, a_second: float) -> None:
+        self._a_second, self._left, self._at = a_second, float(a_second), time.monotonic()
+
+    def change(self, a_second: float) -> None:
+        self._a_second = a_second
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._a_second, self._left + (now - self._at) * self._a_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class FairTokenBucket:
+    """So many a second in all, of which each that has asked of late may take as much as the others, and one share is
+    left for whoever comes next."""
+
+    def __init__(self, a_second: int) -> None:
+        self._a_second, self._all = a_second, TokenBucket(a_second)
+        self._each: dict[str, tuple[TokenBucket, float]] = {}  # with when it asked last, oldest first
+
+    def take(self, origin: str) -> bool:
+        now = time.monotonic()
+        while self._each and now - next(iter(self._each.values()))[1] > FORGOTTEN_S:
+            del self._each[next(iter(self._each))]
+        if origin not in self._each and len(self._each) >= MAX_ORIGINS:
+            return False
+        # One at least, or with more users than requests a second nobody would be answered.
+        share = max(1.0, self._a_second / (len(self._each) + (origin not in self._each) + 1))
+        own, _ = self._each.pop(origin, (TokenBucket(share), now))
+        self._each[origin] = own, now
+        own.change(share)
+        return own.take() and self._all.take()
+
+
+class Guard:
+    """An ASGI application around another, which sees only requests that may be asked."""
+
+    def __init__(self, app: App, listen: ListenAddress) -> None:
+        self._app, self._listen = app, listen
+        self._answers, self._refusals = FairTokenBucket(MAX_A_SECOND), TokenBucket(MAX_REFUSED_A_SECOND)
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        origin = scope.get("state", {}).get(ORIGIN, "")
+        if refusal is None and not self._answers.take(origin):
+            refusal = 429, f"more than a share of {MAX_A_SECOND} requests a second"
+        elif refusal is not None and not self._refusals.take():
+            refusal = 429, f"more than {MAX_REFUSED_A_SECOND} requests a second that are refused"
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, words = refusal
+        head = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+        if status == 401:
+            head.append((b"www-authenticate", b'Basic realm="softmrc"'))
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": (words + "\n").encode()})
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "nothing can be changed here"
+        if len(scope.get("path", "")) + len(scope.get("query_string", b"")) > LONGEST_PATH:
+            return 414, f"more than {LONGEST_PATH} characters"
+        if self._listen.token and not self._has_token(headers):
+            return 401, "a token is needed: Authorization: Bearer …"
+        host = headers.get("host", "")
+        if not self._listen.token and not self._is_ours(host):
+            return 403, "this is not the host that was asked for"
+        origin = headers.get("origin")
+        if origin is not None and not _is_of(origin, host):
+            return 403, "a page of another origin may not ask"
+        return None
+
+    def _has_token(self, headers: dict[str, str]) -> bool:
+        """As a bearer's, or as the password that a browser asks for."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        secret = given.strip(" \t").encode("latin-1")  # the bytes that came: UTF-8, as of the token
+        if scheme.lower() == "basic":
+            try:
+                secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+            except ValueError:
+                secret = b""
+        matches = hmac.compare_digest(secret, self._listen.token.encode(errors="surrogateescape"))
+        return scheme.lower() in ("bearer", "basic") and matches
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            parts = urlsplit(f"//{host}")
+            name, _ = parts.hostname or "", parts.port
+        except ValueError:
+            return False
+        if name in ("localhost", self._listen.host):
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether a page of this origin is the host's own; what is no address is nobody's."""
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False

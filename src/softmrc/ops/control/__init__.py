@@ -1,0 +1,40 @@
+"""Control of running devices, from outside their processes: what there is, how it does, and what it shall do.
+
+`devices()` finds those of this user; a `DeviceClient` asks and tells one of them, over the socket that docs/control.md
+describes.
+"""
+
+from __future__ import annotations
+
+from softmrc.ops.control.client import (
+    EVENT_TYPES,
+    BatchFailure,
+    BatchResult,
+    DeviceClient,
+    DeviceTimeout,
+    EventBatch,
+    devices,
+    find_device,
+    folder,
+)
+from softmrc.ops.control.probing import MAX_PROBES, ProbeResult, probe
+from softmrc.ops.control.profiles import Profiles
+from softmrc.ops.control.push import PushResult, push
+
+__all__ = [
+    "EVENT_TYPES",
+    "MAX_PROBES",
+    "BatchFailure",
+    "BatchResult",
+    "DeviceClient",
+    "DeviceTimeout",
+    "EventBatch",
+    "ProbeResult",
+    "Profiles",
+    "PushResult",
+    "devices",
+    "find_device",
+    "folder",
+    "probe",
+    "push",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Designs of fabrics: cost, availability, sensitivity."""

@@ -1,0 +1,93 @@
+"""Keys of sealed packets, on request: so that whoever debugs a connection can read a capture of it, as with browsers.
+
+SOFTMRC_KEYLOG names a file. Every end appends the first secret of each direction of its connections, one a line:
+
+    AES_256_GCM 00abcd 93d1...     the cipher, the receiver's queue pair, the secret; all later keys follow from it
+
+Who has this file can read what was captured, and write in the name of either end while the connection lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from softmrc import wire
+from softmrc._core import Cipher, Inbound, Opened
+from softmrc._support.files import open_own
+from softmrc.errors import ConfigError, DeviceError
+
+KEYLOG = "SOFTMRC_KEYLOG"
+LATEST_PS = 1 << 62  # a moment of the core's; a damaged capture may have later ones
+LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
+
+
+def _append(path: str, line: bytes) -> None:
+    """To a file that nobody else can read, or has put there."""
+    handle = open_own(path, is_anew=False)
+    try:
+        os.write(handle, line)
+    finally:
+        os.close(handle)
+
+
+def check() -> None:
+    """That it can be written, if somebody asked for it: before the peer is told anything, whom our paths do not
+    concern."""
+    if path := os.environ.get(KEYLOG):
+        try:
+            _append(path, b"")
+        except OSError as error:
+            raise ConfigError(KEYLOG, path, f"a file that can be written: {error.strerror}") from None
+
+
+def note(cipher: Cipher, qpn: int, secret: bytes) -> None:
+    """Append one line, if somebody asked for it."""
+    if path := os.environ.get(KEYLOG):
+        try:
+            _append(path, f"{cipher.name} {qpn:06x} {secret.hex()}\n".encode())
+        except OSError as error:
+            raise DeviceError(error.errno, f"cannot write {path}, which {KEYLOG} names: {error.strerror}") from None
+
+
+@dataclass
+class Keys:
+    """What opens captured packets. Each number opens once for each key: a capture of both ends has packets twice."""
+
+    _known: dict[int, list[tuple[Cipher, bytes]]] = field(default_factory=dict)
+    _open: dict[tuple[int, int], Inbound] = field(default_factory=dict)
+    _began_ns: int | None = None  # the capture
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Keys:
+        """A key log; a line that is none is refused."""
+        keys = cls()
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                for number, line in enumerate(file, 1):
+                    found = LINE.fullmatch(line.strip())
+                    if not found or found[1] not in Cipher.__members__:
+                        raise ConfigError("keys", f"{path}:{number}", "lines of a cipher, a queue pair and a secret")
+                    secrets = keys._known.setdefault(int(found[2], 16), [])
+                    if (one := (Cipher[found[1]], bytes.fromhex(found[3]))) not in secrets:
+                        secrets.append(one)
+        except OSError as error:
+            raise ConfigError("keys", str(path), f"a file that can be read: {error.strerror}") from None
+        return keys
+
+    def packet(self, record: wire.Record, frame: wire.Frame) -> wire.Packet | None:
+        """What was sealed, if one of the keys opens it."""
+        if frame.sealed is None:
+            return None
+        if self._began_ns is None:
+            self._began_ns = record.time_ns
+        since_ps = min(max(0, record.time_ns - self._began_ns) * 1000, LATEST_PS)
+        for number, (cipher, secret) in enumerate(self._known.get(frame.sealed.qpn, ())):
+            place = frame.sealed.qpn, number
+            if place not in self._open:
+                self._open[place] = Inbound(cipher, secret)
+            how, packet = self._open[place].open(since_ps, record.udp_payload, frame.trimmed)
+            if how == Opened.FRESH and packet is not None:
+                return wire.Packet.parse(packet, trimmed=frame.trimmed)
+        return None
