@@ -17,7 +17,7 @@ TOOLS   := binutils chromium clang ethtool frr iproute2 libclang-rt-dev nftables
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test test-rest test-all test-nightly test-torch test-programs tools torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
+.PHONY: help demo demo-lab demo-gpu test test-rest test-all test-nightly test-torch test-programs tools torch-suite lint format bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -69,6 +69,12 @@ lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check src benchmarks tests tools examples
 	$(BIN)/ruff format --check -q src benchmarks tests
 	$(BIN)/mypy
+	$(BIN)/python tools/lint_cpp.py $(JOBS)
+
+format: $(VENV)/.dev ## Format Python and C++
+	$(BIN)/ruff check --select I --fix -q src benchmarks tests tools examples
+	$(BIN)/ruff format -q src benchmarks tests
+	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp')
 
 bench: build ## Measure the engine
 	$(BIN)/softmrc bench engine

@@ -59,9 +59,9 @@ constexpr std::array refusals{
     "unknown_peer",   "out_of_window", "remote_access", "invalid_request", "bad_acknowledgement",
     "unknown_answer", "wrong_pair",    "unproven",      "last_port",       "wrong_proof",
     "unsealed",       "forged",        "replayed"};
-constexpr std::array event_types{
+constexpr std::array event_types {
 #define X(name, notable, meaning) #name,
-    SOFTMRC_EVENTS(X)
+  SOFTMRC_EVENTS(X)
 #undef X
 };
 
@@ -187,11 +187,19 @@ Json::Object qps(udp::Device& device, const DeviceInfo&, const RequestArgs& args
 #define X(name) pair.emplace_back(#name, state.name);
       X(dest_qpn)
       X(window_bytes)
-      X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn) X(out_of_order) X(base_rtt_us)
-          X(smoothed_rtt_us) X(receives_posted) X(data_ports)
+      X(bytes_in_flight)
+      X(packets_in_flight)
+      X(messages)
+      X(next_psn)
+      X(expected_psn)
+      X(out_of_order)
+      X(base_rtt_us)
+      X(smoothed_rtt_us)
+      X(receives_posted)
+      X(data_ports)
 #undef X
-              pair.emplace_back("port_window_bytes",
-                                Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));
+      pair.emplace_back("port_window_bytes",
+                        Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));
       const udp::Profiles::AssignedIds given = device.profiles().assigned_to(view.qpn);
       pair.emplace_back("ev_profile", given.evs);
       pair.emplace_back("cc_profile", given.control);

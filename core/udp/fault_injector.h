@@ -13,7 +13,13 @@
 namespace softmrc::udp {
 
 // What may befall a packet, as a share of all: each is named once.
-#define SOFTMRC_FAULT_SHARES(X) X(drop) X(duplicate) X(reorder) X(corrupt) X(mark) X(trim)
+#define SOFTMRC_FAULT_SHARES(X) \
+  X(drop)                       \
+  X(duplicate)                  \
+  X(reorder)                    \
+  X(corrupt)                    \
+  X(mark)                       \
+  X(trim)
 
 // Probabilities are per packet.
 struct Faults {
@@ -35,7 +41,14 @@ struct Faults {
   }
 };
 
-#define SOFTMRC_FAULT_COUNTERS(X) X(dropped) X(duplicated) X(reordered) X(corrupted) X(marked) X(trimmed) X(swallowed)
+#define SOFTMRC_FAULT_COUNTERS(X) \
+  X(dropped)                      \
+  X(duplicated)                   \
+  X(reordered)                    \
+  X(corrupted)                    \
+  X(marked)                       \
+  X(trimmed)                      \
+  X(swallowed)
 
 struct FaultStats {
 #define X(name) std::uint64_t name = 0;

@@ -26,14 +26,50 @@
 #include <cstring>
 #include <mutex>
 
-#define REFUSABLE_CALLS(X)                                                                                          \
-  X(accept4)                                                                                                        \
-  X(access)                                                                                                         \
-  X(bind) X(chmod) X(connect) X(epoll_create1) X(epoll_ctl) X(epoll_pwait2) X(epoll_wait) X(eventfd) X(fallocate)   \
-      X(fcntl) X(fstat) X(getifaddrs) X(getpeername) X(getrandom) X(getsockname) X(getsockopt) X(if_indextoname)    \
-          X(if_nametoindex) X(ioctl) X(listen) X(lstat) X(memfd_create) X(mkdir) X(mmap) X(open) X(opendir) X(poll) \
-              X(ppoll) X(pthread_create) X(read) X(recv) X(recvmmsg) X(recvmsg) X(send) X(sendmmsg) X(setsockopt)   \
-                  X(socket) X(stat) X(train) X(unlink) X(write)
+#define REFUSABLE_CALLS(X) \
+  X(accept4)               \
+  X(access)                \
+  X(bind)                  \
+  X(chmod)                 \
+  X(connect)               \
+  X(epoll_create1)         \
+  X(epoll_ctl)             \
+  X(epoll_pwait2)          \
+  X(epoll_wait)            \
+  X(eventfd)               \
+  X(fallocate)             \
+  X(fcntl)                 \
+  X(fstat)                 \
+  X(getifaddrs)            \
+  X(getpeername)           \
+  X(getrandom)             \
+  X(getsockname)           \
+  X(getsockopt)            \
+  X(if_indextoname)        \
+  X(if_nametoindex)        \
+  X(ioctl)                 \
+  X(listen)                \
+  X(lstat)                 \
+  X(memfd_create)          \
+  X(mkdir)                 \
+  X(mmap)                  \
+  X(open)                  \
+  X(opendir)               \
+  X(poll)                  \
+  X(ppoll)                 \
+  X(pthread_create)        \
+  X(read)                  \
+  X(recv)                  \
+  X(recvmmsg)              \
+  X(recvmsg)               \
+  X(send)                  \
+  X(sendmmsg)              \
+  X(setsockopt)            \
+  X(socket)                \
+  X(stat)                  \
+  X(train)                 \
+  X(unlink)                \
+  X(write)
 
 namespace {
 

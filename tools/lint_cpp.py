@@ -1,0 +1,86 @@
+"""Checks the style of C++ files with clang-format and looks for errors with clang-tidy: lint_cpp.py [--fix] JOBS.
+
+A file that passed clang-tidy is checked again when it, a header that it includes, or .clang-tidy has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "tidy"
+PASSED = BUILD / "passed"
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+FOLDERS = ("core", "benchmarks", "fuzz", "tests")
+BIN = Path(sys.executable).parent
+
+
+def sources() -> list[Path]:
+    return sorted(path for folder in FOLDERS for ending in ("h", "cpp") for path in (ROOT / folder).rglob(f"*.{ending}"))
+
+
+@cache
+def with_headers(path: Path) -> frozenset[Path]:
+    """This file, and what it includes of ours."""
+    found = {path}
+    for name in INCLUDE.findall(path.read_text()):
+        for header in (ROOT / "core" / name, path.parent / name):
+            if header.is_file() and header not in found:
+                found |= with_headers(header)
+    return frozenset(found)
+
+
+def version_of(path: Path) -> str:
+    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
+    for part in sorted(with_headers(path)):
+        digest.update(part.read_bytes())
+    return digest.hexdigest()
+
+
+def tidy(path: Path) -> str:
+    """What clang-tidy reports of this file; empty if nothing."""
+    stamp = PASSED / str(path.relative_to(ROOT)).replace("/", "__")
+    version = version_of(path)
+    if stamp.exists() and stamp.read_text() == version:
+        return ""
+    done = subprocess.run(
+        [BIN / "clang-tidy", "--quiet", "-p", BUILD, path], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        stamp.write_text(version)
+        return ""
+    return done.stdout + ("" if done.stdout else done.stderr)
+
+
+def main() -> int:
+    fix = "--fix" in sys.argv
+    jobs = int(sys.argv[-1])
+    style = ["-i"] if fix else ["--dry-run", "-Werror"]
+    if subprocess.run([BIN / "clang-format", *style, *sources()], check=False).returncode:
+        print("Run `make format`.", file=sys.stderr)
+        return 1
+    # Without precompiled headers, which are gcc's, and with the files of each folder apart.
+    configure = ["cmake", "-S", ROOT, "-B", BUILD, "-DSOFTMRC_PCH=OFF", "-DSOFTMRC_ONE_BY_ONE=ON"]
+    python = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+    done = subprocess.run([*configure, *python], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stdout + done.stderr, file=sys.stderr)
+        return 1
+    PASSED.mkdir(exist_ok=True)
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
+    files = sorted({Path(one["file"]) for one in commands if Path(one["file"]).is_relative_to(ROOT)})
+    with ThreadPoolExecutor(jobs) as pool:
+        reports = [report for report in pool.map(tidy, files) if report]
+    print("\n".join(reports), end="")
+    return 1 if reports else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
