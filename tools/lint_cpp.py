@@ -23,7 +23,9 @@ BIN = Path(sys.executable).parent
 
 
 def sources() -> list[Path]:
-    return sorted(path for folder in FOLDERS for ending in ("h", "cpp") for path in (ROOT / folder).rglob(f"*.{ending}"))
+    return sorted(
+        path for folder in FOLDERS for ending in ("h", "cpp") for path in (ROOT / folder).rglob(f"*.{ending}")
+    )
 
 
 @cache

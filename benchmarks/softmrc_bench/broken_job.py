@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from softmrc.collectives import DirectoryStore, Group
+from softmrc.collectives.ring_file import read
 from softmrc.errors import MrcError
-from softmrc.ops.recorder.explain import Cause, Explainer, Explanation, worst
-from softmrc.ops.recorder.ring_file import read
+from softmrc.ops.explain import Cause, Explainer, Explanation, worst
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 ELEMENTS = 1 << 17

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from softmrc.fabric import Shape
-from softmrc.mapper import Component, ComponentKind, Mapper, MapperSettings, State
-from softmrc.mapper.components import Components
-from softmrc.mapper.probes import Prober
-from softmrc.mapper.simulated import SimulatedFabric
+from softmrc.ops.mapper import Component, ComponentKind, Mapper, MapperSettings, State
+from softmrc.ops.mapper.components import Components
+from softmrc.ops.mapper.probes import Prober
+from softmrc.ops.mapper.simulated import SimulatedFabric
 
 SHAPE = Shape(planes=4, hosts=512, hosts_per_leaf=32, spines=8)
 SETTINGS = MapperSettings(lanes=4)

@@ -13,8 +13,8 @@ from typing import Any
 
 from softmrc.errors import DeviceError, MrcError
 from softmrc.lab import Lab, bpf
-from softmrc.mapper import Mapper
-from softmrc.mapper.lab_fabric import LabFabric, lab_settings
+from softmrc.ops.mapper import Mapper
+from softmrc.ops.mapper.lab_fabric import LabFabric, lab_settings
 from softmrc_bench.browser import CHROMIUM, Browser, a_browser
 
 VERDICT = "document.getElementById('verdict').textContent"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from softmrc.fabric import Shape
-from softmrc.mapper.mapper import ProbeSchedule
-from softmrc.mapper.matrix import Outcome
+from softmrc.ops.mapper.mapper import ProbeSchedule
+from softmrc.ops.mapper.matrix import Outcome
 
 
 class PaperFabric:

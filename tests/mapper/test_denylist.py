@@ -11,7 +11,7 @@ from tests.mapper.paper import PaperFabric
 from softmrc.errors import ConfigError
 from softmrc.fabric import AddressPlan, Shape
 from softmrc.fabric.denylist import Denylist, DenylistEntry
-from softmrc.mapper import Components, Mapper, MapperSettings, denylist_of
+from softmrc.ops.mapper import Components, Mapper, MapperSettings, denylist_of
 
 SHAPE = Shape(planes=2, hosts=16, hosts_per_leaf=4, spines=4)
 PLAN = AddressPlan(SHAPE)

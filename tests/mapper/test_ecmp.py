@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from softmrc.cli import app
 from softmrc.connection import Connection
 from softmrc.errors import ConfigError
-from softmrc.mapper import ecmp
-from softmrc.mapper.ecmp import EcmpSample, judge
-from softmrc.mapper.inference import State
 from softmrc.ops import control
+from softmrc.ops.mapper import ecmp
+from softmrc.ops.mapper.ecmp import EcmpSample, judge
+from softmrc.ops.mapper.inference import State
 
 __all__ = ["connection", "home"]  # fixtures
 HOSTS, PLANES, SPINES = [f"10.0.0.{i}" for i in range(6)], 3, 4

@@ -10,8 +10,8 @@ from tests.mapper.paper import PaperFabric
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape
-from softmrc.mapper import ComponentKind, Components, Mapper, MapperSettings
-from softmrc.mapper.probes import Prober
+from softmrc.ops.mapper import ComponentKind, Components, Mapper, MapperSettings
+from softmrc.ops.mapper.probes import Prober
 
 TWO = Shape(planes=2, hosts=32, hosts_per_leaf=8, spines=4)
 THREE = Shape(planes=2, hosts=64, hosts_per_leaf=4, spines=2, pods=4, cores_per_spine=2)

@@ -18,8 +18,8 @@ from softmrc.errors import ConfigError
 from softmrc.fabric.denylist import Denylist, DenylistEntry
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
-from softmrc.mapper import Mapper
-from softmrc.mapper.lab_fabric import LabFabric, lab_settings
+from softmrc.ops.mapper import Mapper
+from softmrc.ops.mapper.lab_fabric import LabFabric, lab_settings
 
 pytestmark = [*needs.LAB, needs.BPF]
 TEXT = """

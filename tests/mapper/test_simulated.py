@@ -14,10 +14,10 @@ from softmrc import _core
 from softmrc.cli import app
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape
-from softmrc.mapper import Components, Mapper, MapperSettings
-from softmrc.mapper.mapper import ProbeSchedule
-from softmrc.mapper.probes import Prober, usids_of
-from softmrc.mapper.simulated import SimulatedFabric
+from softmrc.ops.mapper import Components, Mapper, MapperSettings
+from softmrc.ops.mapper.mapper import ProbeSchedule
+from softmrc.ops.mapper.probes import Prober, usids_of
+from softmrc.ops.mapper.simulated import SimulatedFabric
 from softmrc.sim.native import network_config
 from softmrc_bench.mapper import MapperTrials
 

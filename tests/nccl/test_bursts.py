@@ -16,7 +16,7 @@ from softmrc.cli import app
 from softmrc.device import Device
 from softmrc.errors import UsageError
 from softmrc.ops import control
-from softmrc.ops.recorder.explain import AROUND_S
+from softmrc.ops.explain import AROUND_S
 
 pytestmark = pytest.mark.process
 

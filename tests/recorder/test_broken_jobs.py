@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.collectives.ranks import ranks
 
-from softmrc.ops.recorder.explain import Cause, Explanation, worst
-from softmrc.ops.recorder.recorder import MAX_TAPES, _forget_old
-from softmrc.ops.recorder.ring_file import UNFINISHED, read
+from softmrc.collectives.recorder import MAX_TAPES, _forget_old
+from softmrc.collectives.ring_file import UNFINISHED, read
+from softmrc.ops.explain import Cause, Explanation, worst
 from softmrc_bench.broken_job import WAYS, verdicts
 
 pytestmark = pytest.mark.process

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from softmrc.cli import app
+from softmrc.collectives import ring_file
+from softmrc.collectives.ring_file import LENGTHS, MAX_PLANES, Owner, PathEvent, RingFile, read
 from softmrc.errors import ConfigError, UsageError
-from softmrc.ops.recorder import ring_file as tape_room
-from softmrc.ops.recorder.explain import Cause, Explainer
-from softmrc.ops.recorder.ring_file import LENGTHS, MAX_PLANES, Owner, PathEvent, RingFile, read
+from softmrc.ops.explain import Cause, Explainer
 
 USUAL_S, PAUSE_S, SLOW_ONE, COUNT = 0.026, 0.1, 60, 100
 START = 1_700_000_000.0
@@ -209,9 +209,9 @@ def test_files_that_are_no_tapes_are_refused(tmp_path: Path, job: Job) -> None:
     wrong = {
         "empty": b"",
         "short": whole[:-1],
-        "noise": b"\xff" * tape_room.SIZE,
+        "noise": b"\xff" * ring_file.SIZE,
         "other": whole.replace(b'"tape": 1', b'"tape": 7', 1),
-        "nothing": b"{}".ljust(tape_room.HEAD_BYTES) + whole[tape_room.HEAD_BYTES :],
+        "nothing": b"{}".ljust(ring_file.HEAD_BYTES) + whole[ring_file.HEAD_BYTES :],
     }
     for name, data in wrong.items():
         path = tmp_path / name
@@ -345,7 +345,7 @@ def test_a_long_command_line_is_cut_until_it_fits(tmp_path: Path, letter: str) -
     found = read(path)
     assert found.owner.planes == planes and len(found.operations) == 20
     assert found.owner.program == letter * len(found.owner.program) and 100 < len(found.owner.program) <= 500
-    assert path.stat().st_size == tape_room.SIZE
+    assert path.stat().st_size == ring_file.SIZE
 
 
 def test_a_group_whose_name_does_not_fit_has_no_tape_and_leaves_nothing(tmp_path: Path) -> None:
@@ -389,9 +389,9 @@ def test_a_tape_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytes
 def test_whose_tape_it_is_must_make_sense(tmp_path: Path, what: bytes, other: bytes) -> None:
     path = of(tmp_path, "1-0.flight", Owner("g", 0, 2, 1, "p", ()), 1)
     data = path.read_bytes()
-    head = data[: tape_room.HEAD_BYTES].replace(what, other, 1).rstrip().ljust(tape_room.HEAD_BYTES)
-    assert head != data[: tape_room.HEAD_BYTES]
-    path.write_bytes(head + data[tape_room.HEAD_BYTES :])
+    head = data[: ring_file.HEAD_BYTES].replace(what, other, 1).rstrip().ljust(ring_file.HEAD_BYTES)
+    assert head != data[: ring_file.HEAD_BYTES]
+    path.write_bytes(head + data[ring_file.HEAD_BYTES :])
     with pytest.raises(ConfigError, match="a flight recorder's file") as refused:
         read(path)
     assert str(refused.value).isprintable()
@@ -428,14 +428,14 @@ def test_whatever_a_damaged_tape_holds_is_explained_or_refused(tmp_path: Path, s
     job.write()
     for path in job.paths:
         data = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
-        data[rng.integers(tape_room.HEAD_BYTES, len(data), 20_000)] = rng.integers(0, 256, 20_000)
+        data[rng.integers(ring_file.HEAD_BYTES, len(data), 20_000)] = rng.integers(0, 256, 20_000)
         path.write_bytes(data.tobytes())
     explainer = Explainer([read(path) for path in job.paths])
     assert all(str(verdict) for verdict in explainer.slow()) and str(explainer.explain())
 
 
 def test_a_rank_of_many_thousands_takes_no_more_room_than_another(tmp_path: Path) -> None:
-    size = tape_room.MAX_RANKS
+    size = ring_file.MAX_RANKS
     ranks = (5, size - 1)
     paths = [of(tmp_path, f"{rank}-0.flight", Owner("g", rank, size, 1, "p", ()), 1) for rank in ranks]
     explainer = Explainer([read(path) for path in paths])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from softmrc.errors import UsageError
-from softmrc.ops.recorder.bursts import BurstExplainer
-from softmrc.ops.recorder.explain import Cause
+from softmrc.ops.bursts import BurstExplainer
+from softmrc.ops.explain import Cause
 
 PEER, QPN, PLANES, PATHS, SLOW_ONE = "10.0.0.2", 0x22, 4, 2, 60
 START = 1_700_000_000.0

@@ -207,3 +207,11 @@ def parse_toml(text: str, field: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also of a number with thousands of digits
         raise ConfigError(field, source, f"TOML ({error})") from None
+
+
+def runtime_folder() -> Path:
+    """Where this user's processes keep the control sockets of their devices, and recordings."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.geteuid():
+        return Path(runtime) / "softmrc"
+    return Path(f"/tmp/softmrc-{os.geteuid()}")

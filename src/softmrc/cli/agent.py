@@ -58,9 +58,9 @@ def dash(
 @contextmanager
 def _watched_lab(name: str) -> Iterator[FabricWatch]:
     from softmrc.lab import Lab
-    from softmrc.mapper import Mapper
-    from softmrc.mapper.lab_fabric import LabFabric, lab_settings
     from softmrc.ops.agent.watch import FabricWatch, MapperSource
+    from softmrc.ops.mapper import Mapper
+    from softmrc.ops.mapper.lab_fabric import LabFabric, lab_settings
 
     lab = Lab.find(name or None)
     with LabFabric(lab) as fabric:

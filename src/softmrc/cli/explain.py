@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
+from softmrc._support.files import runtime_folder
 from softmrc.cli.terminal import say
+from softmrc.collectives.ring_file import Owner, Recording, read
 from softmrc.errors import ConfigError, UsageError, printable
 from softmrc.ops import control
-from softmrc.ops.recorder.bursts import BurstExplainer
-from softmrc.ops.recorder.explain import Cause, Explainer, Explanation
-from softmrc.ops.recorder.ring_file import Owner, Recording, read
+from softmrc.ops.bursts import BurstExplainer
+from softmrc.ops.explain import Cause, Explainer, Explanation
 
 
 def explain(
@@ -38,7 +39,7 @@ def explain(
     """Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a running
     NCCL job."""
     if groups:
-        say("\n".join(map(str, _groups(_in_folder(control.folder())))) or "no group: no tape is to be found")
+        say("\n".join(map(str, _groups(_in_folder(runtime_folder())))) or "no group: no tape is to be found")
         return
     explainer = _bursts_of(device) if device else Explainer(_tapes(tape, group))
     found = explainer.slow() if every else [explainer.explain(number)]
@@ -58,7 +59,7 @@ def _tapes(named: list[Path] | None, group: str | None) -> list[Recording]:
     """Those that are named; or of the newest job the group that did most, of each rank the newest."""
     if named:
         return _of_one_group([read(path) for path in named], group)
-    there = _groups(_in_folder(control.folder()))
+    there = _groups(_in_folder(runtime_folder()))
     wanted = [one for one in there if group in (None, one.name, one.owner.group)]
     if not wanted:
         _refuse_unknown(group, [one.name for one in there])

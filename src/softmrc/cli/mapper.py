@@ -18,11 +18,11 @@ from softmrc._support.units import as_duration_ns, as_share, share_text
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape, load
-from softmrc.mapper import Components, Finding, Mapper, MapperSettings, State, denylist_of, ecmp
 from softmrc.ops import control
+from softmrc.ops.mapper import Components, Finding, Mapper, MapperSettings, State, denylist_of, ecmp
 
 if TYPE_CHECKING:
-    from softmrc.mapper.simulated import SimulatedFabric
+    from softmrc.ops.mapper.simulated import SimulatedFabric
 
 mapper_app = typer.Typer(help="Find what is broken in a fabric: probe every path.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a verdict.")]
@@ -46,7 +46,7 @@ def lab(
 ) -> None:
     """Map a lab with real packets through the kernel's SRv6 (needs root)."""
     from softmrc.lab import Lab
-    from softmrc.mapper.lab_fabric import LabFabric, lab_settings
+    from softmrc.ops.mapper.lab_fabric import LabFabric, lab_settings
 
     found = Lab.find(name)
     settings = lab_settings(found, lanes)
@@ -70,7 +70,7 @@ def sim(
     as_json: AsJson = False,
 ) -> None:
     """Map a simulated fabric that you break, to see what the mapper would say."""
-    from softmrc.mapper.simulated import SimulatedFabric
+    from softmrc.ops.mapper.simulated import SimulatedFabric
 
     description = load(resources.find(file, resources.FABRICS, "file"))
     fabric = SimulatedFabric(description.fabric, seed)

@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from softmrc._support.files import runtime_folder
 from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import LEGENDS, MARKS, Grid, a_number, terminal
@@ -148,7 +149,7 @@ def watched(device: str | None) -> list[DeviceView]:
             found.append(DeviceView(node))
     if not found:
         raise UsageError(
-            f"nobody is there to be looked at: no device of yours is in {control.folder()}; "
+            f"nobody is there to be looked at: no device of yours is in {runtime_folder()}; "
             "--load HOST:PORT makes a load, against a `softmrc perf`"
         )
     return found

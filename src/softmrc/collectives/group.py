@@ -13,6 +13,7 @@ from typing import Any, Self
 from softmrc._support.fork import disown_in_child
 from softmrc.collectives.block import Block, CollectiveKind, DType, ReduceOp, as_block, as_parts
 from softmrc.collectives.rank_info import MAX_STRANDS
+from softmrc.collectives.recorder import recorder_of
 from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs, excuse_to_others
 from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.collectives.work import CollectiveError, Work, callback_thread, suppress_errors
@@ -23,7 +24,6 @@ from softmrc.device import Device, shutdown
 from softmrc.device.checks import whole
 from softmrc.device.width import lanes_of_rank, processes_here
 from softmrc.errors import ConfigError
-from softmrc.ops.recorder.recorder import recorder_of
 
 Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a known dtype
 Parts = Memory | Sequence[Memory]

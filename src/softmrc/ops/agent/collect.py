@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
+from softmrc._support.files import runtime_folder
 from softmrc.errors import MrcError
 from softmrc.ops import control
 
@@ -63,7 +64,7 @@ class Collector:
     """Asks the devices of this user and remembers. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._where = control.folder()
+        self._where = runtime_folder()
         self._lock = threading.Lock()
         self._asked: dict[str, PolledDevice] = {}
         self._threads = ThreadPoolExecutor(MAX_DEVICES, "softmrc-collect")

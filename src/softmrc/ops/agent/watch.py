@@ -13,7 +13,7 @@ from softmrc.errors import MrcError
 from softmrc.fabric import Shape
 from softmrc.fabric.denylist import Denylist
 from softmrc.fabric.drawing import draw
-from softmrc.mapper import Mapper
+from softmrc.ops.mapper import Mapper
 
 MAX_CHANGES = 100
 

@@ -6,6 +6,7 @@ describes.
 
 from __future__ import annotations
 
+from softmrc._support.files import runtime_folder
 from softmrc.ops.control.client import (
     EVENT_TYPES,
     BatchFailure,
@@ -15,7 +16,6 @@ from softmrc.ops.control.client import (
     EventBatch,
     devices,
     find_device,
-    folder,
 )
 from softmrc.ops.control.probing import MAX_PROBES, ProbeResult, probe
 from softmrc.ops.control.profiles import Profiles
@@ -34,7 +34,7 @@ __all__ = [
     "PushResult",
     "devices",
     "find_device",
-    "folder",
     "probe",
     "push",
+    "runtime_folder",
 ]  # fmt: skip

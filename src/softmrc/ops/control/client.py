@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from softmrc._support.files import runtime_folder
 from softmrc.errors import ConfigError, RemoteError, UsageError, did_you_mean
 from softmrc.ops.control import schema
 
@@ -28,14 +29,6 @@ MAX_IN_BATCH = 4096  # entries that surely fit into a request
 PATIENCE_S = 5.0
 EVENT_TYPES = ("qp_state", "ev_state", "port_state", "peer_ports", "probe_answer", "packet_refused")
 _NAME = re.compile(r"(\d+)-(\d+)\.sock")
-
-
-def folder() -> Path:
-    """Where the sockets of this user's devices are."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.geteuid():
-        return Path(runtime) / "softmrc"
-    return Path(f"/tmp/softmrc-{os.geteuid()}")
 
 
 @dataclass(frozen=True)
@@ -301,7 +294,7 @@ def devices(where: Path | None = None, besides: Container[str] = ()) -> list[Dev
     """Every device of this user that can be asked, besides those of some names. What a killed process left behind is
     passed over, and so is one that lets nobody in: the others are not to be missed for it."""
     found = []
-    for path in _paths(where or folder()):
+    for path in _paths(where or runtime_folder()):
         with suppress(UsageError, DeviceTimeout):
             if path.stem not in besides:
                 found.append(DeviceClient(path))
@@ -310,7 +303,11 @@ def devices(where: Path | None = None, besides: Container[str] = ()) -> list[Dev
 
 def find_device(name: str | None = None) -> DeviceClient:
     """The device of this name (`4711-0`), the only one of a process (`4711`), or the only one there is."""
-    paths = [path for path in _paths(folder()) if name is None or path.stem == name or path.stem.split("-")[0] == name]
+    paths = [
+        path
+        for path in _paths(runtime_folder())
+        if name is None or path.stem == name or path.stem.split("-")[0] == name
+    ]
     if name is not None and len(paths) == 1:
         return DeviceClient(paths[0])
     alive = []
@@ -322,9 +319,9 @@ def find_device(name: str | None = None) -> DeviceClient:
     for node in alive:
         node.close()
     if not alive:
-        there = [path.stem for path in _paths(folder())]
+        there = [path.stem for path in _paths(runtime_folder())]
         which = "no device of yours is running" if name is None else f"no device is called {name}"
         if name is None or not there:
-            raise UsageError(f"{which}: none is in {folder()}")
+            raise UsageError(f"{which}: none is in {runtime_folder()}")
         raise UsageError(f"{which}; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}")
     raise UsageError(f"there are several devices: say which of {', '.join(node.name for node in alive)}")

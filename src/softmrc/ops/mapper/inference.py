@@ -17,8 +17,8 @@ from enum import StrEnum
 import numpy as np
 
 from softmrc._support.units import share_text
-from softmrc.mapper.components import Component, Components
-from softmrc.mapper.matrix import Matrix
+from softmrc.ops.mapper.components import Component, Components
+from softmrc.ops.mapper.matrix import Matrix
 
 LEAST_SHARE = 0.003  # of packets that a thing loses, to be named: well below one in a hundred
 LEAST_ACCUSED = 3

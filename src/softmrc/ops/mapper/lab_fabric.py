@@ -23,14 +23,14 @@ import numpy as np
 from softmrc.errors import ConfigError
 from softmrc.fabric.address import DOWNLINK_USID, T0_USID
 from softmrc.fabric.config.linux import burst_bytes
-from softmrc.mapper.mapper import MapperSettings
-from softmrc.mapper.matrix import Outcome
+from softmrc.ops.mapper.mapper import MapperSettings
+from softmrc.ops.mapper.matrix import Outcome
 from softmrc.wire.srv6 import MAX_USIDS, carrier
 
 if TYPE_CHECKING:
     from softmrc.lab import Lab
-    from softmrc.mapper.mapper import ProbeSchedule
-    from softmrc.mapper.probes import ProbeBatch
+    from softmrc.ops.mapper.mapper import ProbeSchedule
+    from softmrc.ops.mapper.probes import ProbeBatch
 
 HEADERS_BYTES = 48  # IPv6 and UDP
 _HEAD = struct.Struct("!4sIQ")  # magic, number, when it was sent

@@ -13,7 +13,7 @@ import numpy as np
 
 from softmrc.errors import UsageError
 from softmrc.ops.control import DeviceClient
-from softmrc.ops.recorder.explain import AROUND_S, MAX_OF_IT, SLOW_S, SLOW_SHARE, Cause, Explanation, in_ms, worst
+from softmrc.ops.explain import AROUND_S, MAX_OF_IT, SLOW_S, SLOW_SHARE, Cause, Explanation, in_ms, worst
 
 Row = dict[str, Any]
 

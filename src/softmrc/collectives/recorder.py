@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softmrc._support.files import runtime_folder
 from softmrc._support.threads import fork_safe_lock
+from softmrc.collectives.ring_file import INTERVAL_S, MAX_PLANES, UNFINISHED, Owner, PathEvent, RingFile
 from softmrc.engine import EvState
 from softmrc.errors import MrcError
-from softmrc.ops import control
-from softmrc.ops.recorder.ring_file import INTERVAL_S, MAX_PLANES, UNFINISHED, Owner, PathEvent, RingFile
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
@@ -48,7 +48,7 @@ class RankRecorder:
         self._group = group
         self._lock = fork_safe_lock()
         self._open: dict[int, int] = {}  # operations under way, by their identity
-        where = control.folder()
+        where = runtime_folder()
         where.mkdir(mode=0o700, exist_ok=True)
         about = where.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:

@@ -15,10 +15,10 @@ import numpy as np
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, link_name
 from softmrc.fabric.denylist import Denylist, DenylistEntry
-from softmrc.mapper.components import Components
-from softmrc.mapper.inference import Finding, State, find_corruption, find_losses, find_slow
-from softmrc.mapper.matrix import Matrix, Outcome
-from softmrc.mapper.probes import ProbeBatch, Prober
+from softmrc.ops.mapper.components import Components
+from softmrc.ops.mapper.inference import Finding, State, find_corruption, find_losses, find_slow
+from softmrc.ops.mapper.matrix import Matrix, Outcome
+from softmrc.ops.mapper.probes import ProbeBatch, Prober
 
 SMALL_BYTES = 128
 PERIOD = 120  # rounds, after which the choice of senders begins again

@@ -25,8 +25,8 @@ from typing import Any
 from softmrc._support.files import read_text
 from softmrc._support.units import share_text
 from softmrc.errors import ConfigError
-from softmrc.mapper.inference import State
 from softmrc.ops import control
+from softmrc.ops.mapper.inference import State
 
 FLOOR = 1e-4  # what a healthy path loses
 PRICE = 6.0  # of naming one thing, in units of log-likelihood

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from softmrc.collectives.block import CollectiveKind
+from softmrc.collectives.ring_file import INTERVAL_S, PathEvent, Recording
 from softmrc.errors import UsageError
-from softmrc.ops.recorder.ring_file import INTERVAL_S, PathEvent, Recording
 
 SLOW_SHARE, SLOW_S = 1.25, 0.002  # beyond the usual time, to be worth a word
 MAX_OF_IT = 0.5  # a cause explains at least so much of the delay

@@ -19,7 +19,7 @@ import numpy as np
 
 from softmrc.fabric import Shape
 from softmrc.fabric.address import DOWNLINK_USID, T0_USID, T1_USID, T2_USID
-from softmrc.mapper.components import Components
+from softmrc.ops.mapper.components import Components
 
 MAX_LINKS = 6
 MAX_SWITCHES = 5

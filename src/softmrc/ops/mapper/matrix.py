@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softmrc.mapper.components import Components
-from softmrc.mapper.probes import MAX_LINKS, ProbeBatch
+from softmrc.ops.mapper.components import Components
+from softmrc.ops.mapper.probes import MAX_LINKS, ProbeBatch
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from softmrc import _core
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, to_native
 from softmrc.errors import InternalError
 from softmrc.fabric import Shape
-from softmrc.mapper.matrix import Outcome
-from softmrc.mapper.probes import usids_of
+from softmrc.ops.mapper.matrix import Outcome
+from softmrc.ops.mapper.probes import usids_of
 from softmrc.sim.faults import native_kind
 from softmrc.sim.native import SHAPE
 
 if TYPE_CHECKING:
-    from softmrc.mapper.mapper import ProbeSchedule
+    from softmrc.ops.mapper.mapper import ProbeSchedule
 
 PS_PER_S = 1_000_000_000_000
 _LONGEST_TRIP_PS = 1000 * PS_PER_S
