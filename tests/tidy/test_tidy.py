@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,21 +21,18 @@ BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- {proto, crypto} <- {udp <- host <- control <- nccl, collectives <- sim} <- python: each folder, and
-# those whose headers it may include.
-MAY_INCLUDE = {
-    "base": {"base"},
-    "wire": {"base", "wire"},
-    "proto": {"base", "wire", "proto"},
-    "sim": {"base", "wire", "proto", "collectives", "sim"},
-    "crypto": {"base", "wire", "crypto"},
-    "udp": {"base", "wire", "proto", "crypto", "udp"},
-    "collectives": {"base", "proto", "collectives"},
-    "host": {"base", "wire", "proto", "crypto", "udp", "host"},
-    "control": {"base", "wire", "proto", "crypto", "udp", "host", "control"},
-    "nccl": {"base", "wire", "proto", "crypto", "udp", "host", "control", "nccl"},
-    "python": {"base", "wire", "proto", "crypto", "sim", "udp", "collectives", "host", "control", "python"},
-}
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def dependencies(text: str, title: str) -> dict[str, set[str]]:
+    """The table under this title: each folder, and those that it may depend on besides itself."""
+    rows = text.split(f"| {title} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {folder.strip("`"): {folder.strip("`"), *may.split()} for folder, _, may in cells}
+
+
+MAY_INCLUDE = dependencies(ARCHITECTURE.read_text(), "`core/`")
+MAY_IMPORT = dependencies(ARCHITECTURE.read_text(), "`src/softmrc/`")
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 MAX_LINES = 700
 
@@ -58,27 +56,57 @@ def includes(text: str) -> list[str]:
     return [match[2] for match in INCLUDE.finditer(text)]
 
 
-def include_faults(room: str, text: str) -> list[str]:
-    """What a file of this room includes although it may not."""
-    if room not in MAY_INCLUDE:
-        return [f"{room} is no room of core/"]
+def test_the_tables_of_dependencies_are_read() -> None:
+    table = "| `x/` | decides | may include |\n|---|---|---|\n| `a` | this | |\n| `b` | that | a |\n\nText"
+    assert dependencies(table, "`x/`") == {"a": {"a"}, "b": {"a", "b"}}
+    assert MAY_INCLUDE["base"] == {"base"} and MAY_IMPORT["wire"] == {"wire", "_support"}
+
+
+def cycle(may: dict[str, set[str]]) -> list[str]:
+    """Folders that depend on one another, or nothing."""
+    try:
+        list(TopologicalSorter({folder: others - {folder} for folder, others in may.items()}).static_order())
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def folders_without_a_row(root: Path, may: dict[str, set[str]]) -> list[str]:
+    there = {
+        path.name for path in root.iterdir() if any(path.glob("*.*")) and path.name not in ("_core", "__pycache__")
+    }
+    return sorted(there ^ set(may))
+
+
+def test_the_tables_name_every_folder_and_point_one_way() -> None:
+    assert cycle({"a": {"a", "b"}, "b": {"c"}, "c": {"a"}}) and not cycle({"a": {"b"}, "b": {"b"}})
+    assert not cycle(MAY_INCLUDE) and not cycle(MAY_IMPORT)
+    assert all(may <= set(table) for table in (MAY_INCLUDE, MAY_IMPORT) for may in table.values())
+    assert not folders_without_a_row(ROOT / "core", MAY_INCLUDE)
+    assert not folders_without_a_row(PACKAGE, MAY_IMPORT)
+
+
+def include_faults(folder: str, text: str) -> list[str]:
+    """What a file of this folder includes although docs/architecture.md does not allow it."""
+    if folder not in MAY_INCLUDE:
+        return [f"docs/architecture.md has no row for core/{folder}"]
     faults = []
     for target in includes(text):
         first = target.split("/")[0]
-        if first in MAY_INCLUDE and first not in MAY_INCLUDE[room]:
-            faults.append(f"{target}: {room} may not depend on {first}")
-        if first in ("nanobind", "Python.h", "pybind11") and room != "python":
-            faults.append(f"{target}: only bind may know Python")
+        if first in MAY_INCLUDE and first not in MAY_INCLUDE[folder]:
+            faults.append(f"{target}: {folder} may not depend on {first}")
+        if first in ("nanobind", "Python.h", "pybind11") and folder != "python":
+            faults.append(f"{target}: only core/python may know Python")
     return faults
 
 
 def test_the_check_of_includes_can_fail() -> None:
     assert include_faults("wire", '#include "proto/endpoint.h"\n') == ["proto/endpoint.h: wire may not depend on proto"]
-    assert include_faults("sim", '#include "udp/socket.h"\n') and include_faults("net", '#include "sim/link.h"\n')
+    assert include_faults("sim", '#include "udp/socket.h"\n') and include_faults("udp", '#include "sim/link.h"\n')
     assert include_faults("collectives", '#include "udp/lane.h"\n')
-    assert include_faults("net", '#include "collectives/plan.h"\n')
+    assert include_faults("udp", '#include "collectives/plan.h"\n')
     assert include_faults("proto", "#include <nanobind/nanobind.h>\n")
-    assert include_faults("elsewhere", "") == ["elsewhere is no room of core/"]
+    assert include_faults("elsewhere", "") == ["docs/architecture.md has no row for core/elsewhere"]
     assert not include_faults("python", '#include <nanobind/nanobind.h>\n#include "sim/link.h"\n')
 
 
@@ -98,25 +126,29 @@ def imports(tree: ast.AST) -> list[str]:
 
 
 def import_faults(parts: tuple[str, ...], tree: ast.AST) -> list[str]:
-    """What a module at src/softmrc/<parts> imports although it may not."""
-    faults = []
+    """What a module at src/softmrc/<parts> imports although docs/architecture.md does not allow it."""
+    faults, here = set(), parts[0]
     for module in imports(tree):
-        if module.split(".")[0] == "torch" and parts[:1] not in {("torch",), ("demo",)}:
-            faults.append(f"{module}: only softmrc.torch and softmrc.demo may know torch")
-        if (module + ".").startswith("softmrc.cli.") and parts[:1] not in {("cli",), ("__main__.py",)}:
-            faults.append(f"{module}: nothing but the command itself imports softmrc.cli")
-        if (module + ".").startswith("softmrc.torch.") and parts[:1] not in {("torch",), ("demo",), ("cli",)}:
-            faults.append(f"{module}: importing it would import torch")
-        if (module + ".").startswith("softmrc_bench.") and parts[:1] != ("cli",):
-            faults.append(f"{module}: only the command itself runs benchmarks")
-    return faults
+        package, *rest = module.split(".")
+        if package == "torch" and here not in ("torch", "demo"):
+            faults.add(f"{module}: only softmrc.torch and softmrc.demo may know torch")
+        if package == "softmrc_bench" and here != "cli":
+            faults.add(f"{module}: only the command itself runs benchmarks")
+        if package == "softmrc" and rest and rest[0] in MAY_IMPORT and here in MAY_IMPORT:
+            if rest[0] not in MAY_IMPORT[here]:
+                faults.add(f"{module}: {here} may not depend on {rest[0]}")
+        elif package == "softmrc" and rest[:1] == ["cli"] and here != "__main__.py":
+            faults.add(f"{module}: nothing but the command itself imports softmrc.cli")
+    return sorted(faults)
 
 
 def test_the_check_of_imports_can_fail() -> None:
     assert import_faults(("wire", "x.py"), ast.parse("from softmrc import cli"))
     assert import_faults(("wire", "x.py"), ast.parse("def f():\n    import torch.nn"))
     assert import_faults(("sim", "x.py"), ast.parse("from softmrc.torch import backend"))
-    assert import_faults(("device", "x.py"), ast.parse("from softmrc_bench import _yardstick"))
+    assert import_faults(("device", "x.py"), ast.parse("from softmrc_bench import _native"))
+    assert import_faults(("device", "x.py"), ast.parse("import softmrc.connection.offer"))
+    assert import_faults(("pair.py",), ast.parse("import softmrc.cli.app"))
     assert not import_faults(("cli", "x.py"), ast.parse("from softmrc_bench import engine"))
     assert not import_faults(("torch", "x.py"), ast.parse("import torch"))
     assert not import_faults(("cli", "x.py"), ast.parse("from softmrc.cli import app"))
@@ -292,6 +324,6 @@ def test_files_are_short_and_clean_and_headers_guarded() -> None:
     check(CORE + FUZZ + PYTHON + BENCHMARKS + TESTS + TEXTS, lambda path: file_faults(path.suffix, text_of(path)))
 
 
-def test_the_rooms_are_found_at_all() -> None:
+def test_files_are_found_at_all() -> None:
     assert len(CORE) > 20 and len(PYTHON) > 10, "the globs above found too little; has a folder moved?"
     assert min(map(len, (FUZZ, TESTS, TEXTS))) > 5
