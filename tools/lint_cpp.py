@@ -69,7 +69,7 @@ def main() -> int:
         print("Run `make format`.", file=sys.stderr)
         return 1
     # Without precompiled headers, which are gcc's, and with the files of each folder apart.
-    configure = ["cmake", "-S", ROOT, "-B", BUILD, "-DSOFTMRC_PCH=OFF", "-DSOFTMRC_ONE_BY_ONE=ON"]
+    configure = [BIN / "cmake", "-S", ROOT, "-B", BUILD, "-DSOFTMRC_PCH=OFF", "-DSOFTMRC_ONE_BY_ONE=ON"]
     python = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
     done = subprocess.run([*configure, *python], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -77,7 +77,8 @@ def main() -> int:
         return 1
     PASSED.mkdir(exist_ok=True)
     commands = json.loads((BUILD / "compile_commands.json").read_text())
-    files = sorted({Path(one["file"]) for one in commands if Path(one["file"]).is_relative_to(ROOT)})
+    ours = [ROOT / folder for folder in FOLDERS]
+    files = sorted({path for one in commands if any((path := Path(one["file"])).is_relative_to(x) for x in ours)})
     with ThreadPoolExecutor(jobs) as pool:
         reports = [report for report in pool.map(tidy, files) if report]
     print("\n".join(reports), end="")

@@ -7,7 +7,6 @@
 namespace softmrc::crypto {
 
 using wire::header_tag_size;
-using wire::seal_front;
 using wire::SealHeader;
 
 PacketSealer::PacketSealer(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const KeyUpdatePolicy& key_update,
