@@ -10,6 +10,7 @@ SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
 DEV     := build/dev
+INSTALL := PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation
 TORCH   ?= 2.10.0 2.15.0
 # The first tier: no test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
 QUICK   := not (process or lab or docs or slow or nightly)
@@ -96,7 +97,7 @@ fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
 	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
 
-wheel: ## Build an sdist and manylinux wheels into dist/, and try them in clean environments
+wheel: ## Build sdists and manylinux wheels into dist/, and try them in clean environments
 	@$(PYTHON) tools/wheel.py
 
 wheel-check: ## The same with one Python, and quickly
@@ -138,7 +139,7 @@ openssl: ## Build a recent libcrypto, and the extension with it: sealed packets 
 	@$(PYTHON) tools/libcrypto.py > build/openssl/made && mv build/openssl/made build/openssl/used
 	@$(MAKE) --no-print-directory build
 
-build: $(VENV)/.built ## Build the extension into .venv
+build: $(VENV)/.built $(VENV)/.bench ## Install softmrc and softmrc-bench into .venv, as they are edited
 
 clean: ## Remove everything that make made
 	rm -rf $(VENV) build dist site
@@ -156,10 +157,16 @@ $(VENV)/.made:
 # Without build isolation the build directory is reused, so that a change costs seconds.
 $(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@echo "Building the extension ..."
-	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation --config-settings=build-dir=$(DEV) -e .
+	@$(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(INSTALL) --config-settings=build-dir=$(DEV) -e .
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.built
+# A distribution of its own, whose extension needs nothing of the core.
+$(VENV)/.bench: benchmarks/CMakeLists.txt benchmarks/pyproject.toml $(wildcard benchmarks/native/*) | $(VENV)/.built
+	@echo "Building the benchmarks ..."
+	@$(INSTALL) --no-deps --config-settings=build-dir=$(CURDIR)/build/bench -e benchmarks
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.built $(VENV)/.bench
 	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"])')
 	@touch $@
 

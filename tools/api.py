@@ -25,7 +25,7 @@ docstrings by `make api`. Beyond it:
 | `softmrc.fabric` | designs, addresses and configurations ([fabric.md](fabric.md)) |
 | `softmrc.lab` | a fabric out of namespaces ([lab.md](lab.md)) |
 | `softmrc.wire` | packets: build, read and compare them, capture files ([wire.md](wire.md)) |
-| `softmrc_bench` | measurements; nothing that programs need |
+| `softmrc_bench` | benchmarks, in a distribution of their own: softmrc-bench |
 
 """
 SHOWN = ("connect", "connect_async", "listen", "Connection", "Listener", "Device", "Group", "DirectoryStore", "Pair")

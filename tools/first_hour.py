@@ -1,8 +1,9 @@
-"""Does what a stranger does in the first hour, and compares with what the pages say: python tools/first_hour.py [WHEEL]
+"""Does what a new user does in the first hour, and compares with what the pages say: tools/first_hour.py [WHEEL...]
 
-Without a wheel it builds one (tools/wheel.py). Then, in a clean virtual environment and an empty folder: what the
-README installs and runs, every benchmark in its quick form, the help of every command, and settings that are wrong. A
-traceback anywhere is a failure, and so is a session that prints something else than its page shows.
+The wheels are softmrc's and softmrc-bench's; without any it builds them (tools/wheel.py). Then,
+in a clean virtual environment and an empty folder: what the README installs and runs, every benchmark in its quick
+form, the help of every command, and settings that are wrong. A traceback anywhere is a failure, and so is a session
+that prints something else than its page shows.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ WRONG: list[tuple[list[str], dict[str, str], str]] = [
 ]
 
 
-class Stranger:
+class NewUser:
     """A clean environment, and what was wrong there."""
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder: Path, wheels: list[Path]) -> None:
         self.bin = folder / "venv" / "bin"
         self.folder = folder / "empty"
         self.folder.mkdir()
         self.wrong: list[str] = []
         venv.create(folder / "venv", with_pip=True)
-        install = [self.bin / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel]
+        install = [self.bin / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *wheels]
         subprocess.run(install, check=True, capture_output=True)
 
     def run(self, program: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -100,15 +101,15 @@ class Stranger:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        wheel = Path(sys.argv[1]).resolve()
+        wheels = [Path(one).resolve() for one in sys.argv[1:]]
     else:
         subprocess.run([sys.executable, ROOT / "tools" / "wheel.py", sys.executable], check=True)
-        (wheel,) = (ROOT / "dist").glob("*.whl")
+        wheels = list((ROOT / "dist").glob("*.whl"))
     with tempfile.TemporaryDirectory() as folder:
-        stranger = Stranger(Path(folder), wheel)
-        stranger.try_everything()
-    if stranger.wrong:
-        sys.exit("\n".join(["", f"{len(stranger.wrong)} things are not as the pages say:", *stranger.wrong]))
+        user = NewUser(Path(folder), wheels)
+        user.try_everything()
+    if user.wrong:
+        sys.exit("\n".join(["", f"{len(user.wrong)} things are not as the pages say:", *user.wrong]))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,8 @@ BIN = Path(sys.executable).parent
 
 
 def sources() -> list[Path]:
-    return sorted(
-        path for folder in FOLDERS for ending in ("h", "cpp") for path in (ROOT / folder).rglob(f"*.{ending}")
-    )
+    endings = ("*.h", "*.cpp")
+    return sorted(path for folder in FOLDERS for ending in endings for path in (ROOT / folder).rglob(ending))
 
 
 @cache

@@ -31,14 +31,19 @@ def run(command: list[str | Path], **more: str) -> int:
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **more}, check=False).returncode
 
 
+def make(source: Path, folder: Path, option: str, *targets: str) -> None:
+    options = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", option, f"-DPython_EXECUTABLE={sys.executable}"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    configure = ["cmake", "-S", source, "-B", folder, *options, "-Wno-dev", "--log-level=WARNING"]
+    if run(configure, PATH=path) or run(["cmake", "--build", folder, "--target", "all", *targets], PATH=path):
+        sys.exit(f"{source} could not be built")
+
+
 def build(kind: str, folder: Path) -> None:
     """The extensions, and beside them links to the Python sources."""
-    options = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", f"-DSOFTMRC_SANITIZE={kind}"]
-    configure = ["cmake", "-S", ROOT, "-B", folder, *options, f"-DPython_EXECUTABLE={sys.executable}"]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    make = ["cmake", "--build", folder, "--target", "all", "test_programs"]
-    if run([*configure, "-Wno-dev", "--log-level=WARNING"], PATH=path) or run(make, PATH=path):
-        sys.exit("the extensions could not be built")
+    make(ROOT, folder, f"-DSOFTMRC_SANITIZE={kind}", "test_programs")
+    flags = "-fsanitize=thread" if kind == "thread" else "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    make(ROOT / "benchmarks", folder / "bench", f"-DCMAKE_CXX_FLAGS={flags} -fno-omit-frame-pointer")
     package = folder / "site" / "softmrc"
     shutil.rmtree(package.parent, ignore_errors=True)
     package.mkdir(parents=True)
@@ -48,7 +53,7 @@ def build(kind: str, folder: Path) -> None:
     bench.mkdir()
     for source in (ROOT / "benchmarks" / "softmrc_bench").iterdir():
         (bench / source.name).symlink_to(source)
-    for extension in folder.glob("_yardstick*.so"):
+    for extension in (folder / "bench").glob("_native*.so"):
         shutil.copy(extension, bench)
     for extension in [*folder.glob("_core*.so"), *folder.glob("libnccl-net-*.so")]:
         shutil.copy(extension, package)

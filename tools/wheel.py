@@ -1,13 +1,15 @@
-"""Builds what is installed, and installs it as a stranger would: python tools/wheel.py [--quick] [PYTHON...]
+"""Builds what is installed, and installs it as a new user would: python tools/wheel.py [--quick] [PYTHON...]
 
     dist/softmrc-…tar.gz              the sources; wheels are built from them and not from this folder
     dist/softmrc-…cp311…manylinux…    a wheel for Python 3.11, checked and named by auditwheel
     dist/softmrc-…cp312-abi3…         one for 3.12 and everything newer
+    dist/softmrc_bench-…              the same of softmrc-bench, the benchmarks
 
 PYTHON: interpreters; without any, this one and every python3.11 to python3.14 on the path. A wheel is built with the
 first of them that needs it, and tried with all that can install it: in a fresh virtual environment, with no compiler on
 the path and outside the clone, the version, `softmrc info`, shipped scenarios, `softmrc demo --engine`, and an
-all-reduce of two ranks. With --quick there is one wheel, of this interpreter, compiled in a hurry.
+all-reduce of two ranks; then softmrc-bench beside it. With --quick there is one wheel of each, of this interpreter,
+hardly optimised.
 
 A wheel carries the libcrypto of tools/libcrypto.py; where that cannot be had, this system's, and a line says so.
 """
@@ -43,6 +45,7 @@ with Group.join(DirectoryStore(sys.argv[2]), int(sys.argv[1]), 2) as group:
     group.all_reduce(data).wait()
     assert (data == 3.0).all()
 """
+SOURCES = {"softmrc": ROOT, "softmrc_bench": ROOT / "benchmarks"}  # by the names that their files begin with
 TRIED = (["--version"], ["info"], ["examples"], ["sim", "slow-link", "--quiet"], ["demo", "--engine"])
 
 
@@ -90,16 +93,17 @@ def libcrypto() -> list[str]:
         return []
 
 
-def build(tools: Path, python: str, folder: Path, defines: list[str]) -> Path:
-    """A wheel of the sdist, by this interpreter."""
-    (sources,) = DIST.glob("*.tar.gz")
+def build(name: str, tools: Path, python: str, folder: Path, defines: list[str]) -> Path:
+    """A wheel of the sdist of this name, by this interpreter."""
+    (sources,) = DIST.glob(f"{name}-*.tar.gz")
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     # The sources lie in another place every time, which a compiler's cache should not mind.
     env |= {"TMPDIR": str(folder), "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(folder)}
     if defines:
         env["SKBUILD_CMAKE_DEFINE"] = ";".join(defines)
     builder = made_venv(python, folder / "builder")
-    shutil.rmtree(folder / "raw", ignore_errors=True)
+    for old in ("raw", "repaired"):
+        shutil.rmtree(folder / old, ignore_errors=True)
     pip = (builder, "-m", "pip", "--disable-pip-version-check")
     run(*pip, "wheel", "-q", "--no-deps", "--wheel-dir", folder / "raw", sources, env=env)
     (raw,) = (folder / "raw").glob("*.whl")
@@ -114,6 +118,8 @@ def check_contents(wheel: Path) -> None:
     for wanted in ("scenarios/t1-reboot.toml", "examples/ddp.py", "py.typed", "_core/__init__.pyi"):
         if f"softmrc/{wanted}" not in names:
             sys.exit(f"{wheel.name} lacks {wanted}")
+    if unwanted := [name for name in names if "bench" in name]:
+        sys.exit(f"{wheel.name} has benchmarks: {unwanted[0]}")
 
 
 def is_for(wheel: Path, version: tuple[int, int]) -> bool:
@@ -122,15 +128,23 @@ def is_for(wheel: Path, version: tuple[int, int]) -> bool:
     return f"-{tag}-{tag}-" in wheel.name or ("-cp312-abi3-" in wheel.name and version >= (3, 12))
 
 
-def check(wheel: Path, python: str, folder: Path) -> None:
-    """As somebody who has Python and nothing else."""
+def check(wheel: Path, bench: Path, python: str, folder: Path) -> None:
+    """As somebody who has Python and nothing else; first without the benchmarks."""
     folder.mkdir()
     home = folder / "venv"
     inside = made_venv(python, home)
-    run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
+    install = (inside, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    run(*install, wheel)
     # Neither the clone nor a compiler is anywhere to be found.
     env = {"PATH": str(home / "bin"), "HOME": str(folder), "LANG": "C.UTF-8"}
-    try_out(inside, [home / "bin" / "softmrc"], folder, env)
+    softmrc = home / "bin" / "softmrc"
+    try_out(inside, [softmrc], folder, env)
+    done = subprocess.run([softmrc, "bench", "engine"], env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 2 or "pip install softmrc-bench" not in done.stderr or done.stderr.count("\n") != 1:
+        sys.exit(f"without softmrc-bench, `softmrc bench` does not say what to install\n{done.stderr}")
+    run(*install, bench)
+    run(softmrc, "bench", "engine", "--quick", cwd=folder, env=env)
+    print("    softmrc bench engine --quick", flush=True)
 
 
 def try_out(python: Path, softmrc: list[str | Path], folder: Path, env: dict[str, str]) -> None:
@@ -157,16 +171,18 @@ def main(arguments: list[str]) -> None:
         folder = Path(name)
         tools = made_venv(sys.executable, folder / "tools").parent
         run(tools / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *TOOLS)
-        run(tools / "python", "-m", "build", "--sdist", "--outdir", DIST, ROOT)
+        for source in SOURCES.values():
+            run(tools / "python", "-m", "build", "--sdist", "--outdir", DIST, source)
         for version, python in pythons.items():
-            wheel = next((one for one in DIST.glob("*.whl") if is_for(one, version)), None)
-            if wheel is None:
-                wheel = build(tools, python, folder, defines)
-                check_contents(wheel)
+            wheels = []
+            for name in SOURCES:
+                wheel = next((one for one in DIST.glob(f"{name}-*.whl") if is_for(one, version)), None)
+                wheels.append(wheel or build(name, tools, python, folder, defines))
+                print(f"{wheels[-1].relative_to(ROOT)}, {wheels[-1].stat().st_size / 1e6:.2f} MB", flush=True)
+            check_contents(wheels[0])
             number = f"{version[0]}.{version[1]}"
-            about = f"{wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB"
-            print(f"{about}; in Python {number}, without a compiler:", flush=True)
-            check(wheel, python, folder / f"try-{number}")
+            print(f"  in Python {number}, without a compiler:", flush=True)
+            check(*wheels, python, folder / f"try-{number}")
 
 
 if __name__ == "__main__":

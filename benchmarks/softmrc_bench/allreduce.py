@@ -8,7 +8,6 @@ dies. Ratios are taken round by round, and their median reported, because the ma
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import statistics
@@ -29,7 +28,6 @@ from softmrc_bench.udp import LOOPBACK
 from softmrc_bench.veth import VethPair, link_of, planes_of, veth_planes
 
 MIB = 1 << 20
-NO_TORCH = "Gloo is not measured: torch is not installed (pip install torch)."
 LINKS = 2
 LINK_MBPS = 1000
 STEPS = {"64MiB": (64 * MIB, 3), "1MiB": (MIB, 50), "64KiB": (64 << 10, 100), "8B": (8, 400)}  # bytes, how many a round
@@ -47,6 +45,7 @@ def _beside_gloo_figures(size: int, large: float, middle: float, small: float) -
     )
 
 
+TITLE = "All-reduce of float32"
 FIGURES = (
     *_beside_gloo_figures(2, 1.2, 1.2, 1.5),
     *_beside_gloo_figures(4, 1.0, 1.0, 1.5),
@@ -89,10 +88,6 @@ def _store() -> Iterator[str]:
         yield folder
 
 
-def has_gloo() -> bool:
-    return importlib.util.find_spec("torch") is not None
-
-
 def _summary(nbytes: int, rows: list[tuple[float, float | None]]) -> dict[str, Any]:
     """One size: what we reach, what Gloo reaches, and the ratio; of what is small, times."""
     ours = statistics.median(a for a, _ in rows)
@@ -110,7 +105,7 @@ def _beside_gloo(size: int, rounds: int) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(_store())
         ours = stack.enter_context(BenchRanks(_ours(store, size, LOOPBACK)))
-        gloo = stack.enter_context(BenchRanks(_gloos(store, size))) if has_gloo() else None
+        gloo = stack.enter_context(BenchRanks(_gloos(store, size))) if join.has_gloo() else None
         found = {}
         for name, (nbytes, count) in STEPS.items():
             for ranks in (ours, gloo):
@@ -219,7 +214,7 @@ def _dying_link(ranks: BenchRanks, plug: BlackHole, trials: int, one_link_s: flo
 
 
 def _gloo_on_links(links: _Links, rounds: int) -> dict[str, Any]:
-    if not has_gloo():
+    if not join.has_gloo():
         return {"gloo_ms": None, "gloo_dead_link_s": None}
     with _store() as store, links.gloo(store) as gloo:
         gloo.times(64 * MIB, 1)
@@ -269,11 +264,11 @@ def measure(quick: bool = False) -> dict[str, Any]:
     figures["rounds"] = rounds
     if not quick:
         figures["sim1024_ideal_ratio"] = simulated.ideal_ratio(1024, 64 * MIB)
-    if has_gloo():
-        figures |= join.measure(rounds)
+    if join.has_gloo():
+        figures |= join.rounds_of(rounds)
         figures |= cuda.measure(rounds, _summary)
     else:
-        figures["not_measured"] = NO_TORCH
+        figures["not_measured"] = join.NO_TORCH
     return figures
 
 
@@ -284,3 +279,10 @@ def shown(figures: dict[str, Any]) -> dict[str, Any]:
     for group in [name for name in groups if name in figures]:
         flat |= {f"{group}.{name}": row["ratio"] for name, row in figures[group].items() if name != "not_measured"}
     return flat | {f"links.{name}": value for name, value in figures["links"].items() if name != "refused"}
+
+
+def notes(figures: dict[str, Any]) -> list[str]:
+    """Why something was not measured."""
+    reasons = [figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")]
+    reasons += [row.get("not_measured") for row in figures.values() if isinstance(row, dict)]
+    return [reason for reason in reasons if reason]

@@ -21,6 +21,7 @@ from softmrc.planner import closed_form, monte_carlo
 from softmrc.planner.availability import POLICIES, TRANSPORTS
 from softmrc_bench.figures import BenchFigure
 
+TITLE = "What assess says, by three ways"
 FIGURES = (
     BenchFigure(
         "worst_disagreement", "closed form and drawn months differ, of what is lost, at most by", "", 0.02, False

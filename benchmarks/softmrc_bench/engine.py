@@ -34,6 +34,7 @@ RTT_US = 8.0
 PLANE_RATE_BPS = 100_000_000_000
 
 
+TITLE = "The engine, on one core"
 FIGURES = (
     BenchFigure("packets_per_s", "data packets per second, no loss", "packets/s", 3e6, True),
     BenchFigure("packets_per_s_loss", "the same with 0.1 % loss", "packets/s", 0, True),

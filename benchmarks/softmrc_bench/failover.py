@@ -40,6 +40,7 @@ AFTER_S = 0.4
 SPAN_MS = 20
 SHARE = 0.9
 
+TITLE = "A plane dies under load, {trials} trials"
 FIGURES = (
     BenchFigure("blackhole_ms_p50", "a plane swallows everything: back at 90 % of what is left", "ms", 10, False),
     BenchFigure("blackhole_ms_p99", "…", "ms", 50, False),

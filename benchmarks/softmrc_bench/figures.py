@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,14 @@ class BenchFigure:
         if self.target or not self.at_least:
             return f"{'≥' if self.at_least else '≤'} {self.target:,.10g}"
         return ""
+
+
+def flat(figures: dict[str, Any]) -> dict[str, Any]:
+    """{"A": {"x": 1}, "y": 2} as {"A.x": 1, "y": 2}."""
+    found: dict[str, Any] = {}
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{name}": one for name, one in value.items()}
+        else:
+            found[key] = value
+    return found

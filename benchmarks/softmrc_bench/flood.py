@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from softmrc._support.subprocesses import python_command
 from softmrc.errors import ConfigError, InternalError
-from softmrc_bench import _yardstick
+from softmrc_bench import _native
 
 LONGEST_S = 600.0
 PER_S = 100_000
@@ -54,7 +54,7 @@ def end_of(text: str) -> tuple[str, int]:
 def send(sockets: Sequence[socket.socket], packets: list[bytes], per_s: int) -> None:
     """These packets by these sockets, in turns."""
     print("flooding", flush=True)
-    _yardstick.flood([sock.fileno() for sock in sockets], packets, per_s, LONGEST_S)
+    _native.flood([sock.fileno() for sock in sockets], packets, per_s, LONGEST_S)
 
 
 def main() -> None:

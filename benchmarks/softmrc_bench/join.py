@@ -8,11 +8,13 @@ second finds.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import socket
 import statistics
 from typing import Any
 
 from softmrc._support.subprocesses import python_command
+from softmrc.errors import DeviceError
 from softmrc_bench.figures import BenchFigure
 from softmrc_bench.ranks import BenchRanks
 
@@ -24,12 +26,25 @@ RATIOS = tuple(
     for what in WHAT
     for size in SIZES
 )
-TIMES = tuple(
+_TIMES = tuple(
     BenchFigure(f"{what}.{size}.{key}", f"{_CALLED[what].format(size)}: {whose}", "ms", 0, True)
     for what in WHAT
     for size in SIZES
     for key, whose in (("ms", "ours"), ("gloo_ms", "Gloo's"))
 )
+
+TITLE = "Joining, on loopback"
+FIGURES = (*_TIMES, *RATIOS)
+NO_TORCH = "Gloo is not measured: torch is not installed (pip install torch)."
+
+
+def has_gloo() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def require() -> None:
+    if not has_gloo():
+        raise DeviceError(NO_TORCH)
 
 
 def _free_port() -> int:
@@ -62,14 +77,19 @@ def _of_size(size: int, rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def measure(quick: bool = False) -> dict[str, Any]:
+    """All figures; `quick` for a look, not for the record."""
+    return rounds_of(3 if quick else 15)
+
+
+def rounds_of(rounds: int) -> dict[str, Any]:
     """By what is measured, and by the number of ranks."""
     by_size = {size: _of_size(size, rounds) for size in SIZES}
     return {what: {str(size): by_size[size][what] for size in SIZES} for what in WHAT}
 
 
 def shown(figures: dict[str, Any]) -> dict[str, float]:
-    """The figures by the keys of RATIOS and TIMES."""
+    """The figures by the keys of FIGURES."""
     rows = [(f"{what}.{size}", row) for what in WHAT for size, row in figures[what].items()]
     times = {f"{name}.{key}": row[key] for name, row in rows for key in ("ms", "gloo_ms")}
     return times | {name: row["ratio"] for name, row in rows}

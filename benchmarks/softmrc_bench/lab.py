@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from softmrc.errors import InternalError
 from softmrc.lab import Lab, kernel
@@ -65,6 +66,7 @@ RECOVERED, RESTORED = 0.9, 0.95
 SAMPLE_S, BIN_S, AVERAGE_BINS = 0.005, 0.02, 5
 MRC_KEYS = ("recover_ms_p50", "restore_s", "qp_errors", "incast_assumed_bad", "path_spread", "grey_goodput")
 
+TITLE = "A lab of 8 hosts × 4 planes × (4 + 4) switches"
 FIGURES = (
     BenchFigure("up_s", "up, plain", "s", 2.0, False),
     BenchFigure("up_ecn_trim_s", "up, with ECN and trimming", "s", 5.0, False),
@@ -314,3 +316,26 @@ def measure(quick: bool = False, mptcp: bool = True) -> dict[str, Any]:
                 not_measured["mptcp"] = str(reason)
         figures["not_measured"] = not_measured
     return figures
+
+
+def notes(figures: dict[str, Any]) -> list[str | Table]:
+    """What each failure did, with MRC and with Multipath TCP, and why something was not measured."""
+    tables = [_failures("MRC", figures), _failures("Multipath TCP, for comparison", figures["mptcp"])]
+    reasons = sorted(set(figures["not_measured"].values()))
+    return [table for table in tables if table] + [f"Not measured: {reason}." for reason in reasons]
+
+
+def _failures(title: str, found: dict[str, Any] | None) -> Table | None:
+    if not found or found["recover_ms_p50"] is None:
+        return None
+    table = Table(title=f"{title}: {100 * found['share_of_links']:.0f} % of the links' rate", title_justify="left")
+    for head in ("broken", "recovered after", "restored after"):
+        table.add_column(head, justify="left" if head == "broken" else "right")
+    for name, recovered in {**found["recover_ms_p50"], "nothing": found["control_ms_p50"]}.items():
+        restored = found["restore_s"].get(name, 0.0)
+        table.add_row(
+            name,
+            "not within 2 s" if recovered is None else f"{recovered:.0f} ms",
+            "not within 2 s" if restored is None else f"{restored:.2f} s",
+        )
+    return table

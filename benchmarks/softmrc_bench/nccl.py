@@ -41,6 +41,7 @@ OURS = "ours"
 SOCKET = "socket"
 TUNED = {"socket 2x4": (2, 4), "socket 4x4": (4, 4)}  # helper threads, and sockets of each
 
+TITLE = "NCCL on one GPU, two processes"
 FIGURES = (
     BenchFigure("64MiB.ratio", "64 MiB: speed over NCCL's sockets", "", 1.5, True),
     BenchFigure("64MiB.ratio_best", "… tuned as well as we know", "", 0.8, True),
@@ -379,7 +380,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     return found
 
 
-def check_gpu() -> None:
+def require() -> None:
     """Refuse early, in words, where there is nothing to measure with."""
     if not Path("/dev/nvidiactl").exists():
         raise DeviceError("no NVIDIA GPU here (there is no /dev/nvidiactl); `make test` tests the plugin without one")
@@ -388,3 +389,7 @@ def check_gpu() -> None:
 def shown(figures: dict[str, Any]) -> dict[str, Any]:
     rows = {f"{size}.{key}": value for size, row in figures["allreduce"].items() for key, value in row.items()}
     return rows | {key: value for key, value in figures.items() if key != "allreduce"}
+
+
+def notes(figures: dict[str, Any]) -> list[str]:
+    return [f"{name} failed: {why}" for name, why in figures["failed"].items()]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from softmrc_bench.nccl import OURS, SOCKET, RankPair, TimeBudget, check_gpu, mps
+from softmrc_bench.nccl import OURS, SOCKET, RankPair, TimeBudget, mps, require
 
 STEPS = 400
 WHOLE_S = 300.0
@@ -63,7 +63,7 @@ def play(pair: RankPair, job: NcclRun, steps: int, usual_s: float) -> None:
 
 def perform(steps: int) -> list[NcclRun]:
     """All three, one after the other."""
-    check_gpu()
+    require()
     steps = steps or STEPS
     jobs = [
         NcclRun("NCCL's sockets", SOCKET),

@@ -8,6 +8,7 @@ from typing import Any
 from softmrc_bench import broken_job, mapper, monitoring_cost, page
 from softmrc_bench.figures import BenchFigure
 
+TITLE = "{mapper_faults} faults in {mapper_trials} fabrics"
 FIGURES = (
     BenchFigure("mapper_precision", "of what the mapper named, was broken so", "", 0.95, True),
     BenchFigure("mapper_recall", "of what was broken, the mapper named", "", 0.95, True),

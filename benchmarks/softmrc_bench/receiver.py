@@ -10,6 +10,7 @@ import random
 import resource
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from softmrc.connection import listen
-from softmrc.device import Device
-from softmrc_bench import _yardstick
+from softmrc.device import Device, QueuePair
+from softmrc_bench import _native
 
 TCP_CHUNK = 1 << 20
 SO_RCVBUFFORCE = 33
@@ -75,7 +76,7 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
         connections = [listener.accept(30) for _ in range(flows)]
         answer(connected=True)
         rss = rss_mib()
-        _obey(listener.device, [connection.qp.qpn for connection in connections], memory)
+        _obey(listener.device, [connection.qp for connection in connections], memory)
         rows = listener.device.planes()
         answer(
             stats=connections[0].qp.stats(),
@@ -103,24 +104,57 @@ def pattern(size: int) -> bytes:
     return random.Random(size).randbytes(1 << 20) * (size >> 20)
 
 
-def _obey(device: Device, qpns: list[int], memory: bytearray) -> None:
-    """Orders during a flow: a series of placed bytes in 1 ms bins, the count of bytes that are wrong, weather."""
-    series: list[_yardstick.Series] = []
+class PlacedBytes:
+    """The bytes that some queue pairs place from now on, in bins of 1 ms. A thread reads their counters every
+    millisecond; between two readings the bytes are taken to have come evenly."""
+
+    def __init__(self, qps: list[QueuePair], bins: int) -> None:
+        self.started_ns = time.monotonic_ns()
+        self._qps = qps
+        self._edges_ns = self.started_ns + np.arange(bins + 1) * 1_000_000
+        self._readings = [(self.started_ns, self._placed())]
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _placed(self) -> int:
+        return sum(qp.stats()["bytes_placed"] for qp in self._qps)
+
+    def _run(self) -> None:
+        while self._readings[-1][0] < self._edges_ns[-1] and not self._stopped.wait(1e-3):
+            self._readings.append((time.monotonic_ns(), self._placed()))
+
+    def bins(self) -> list[float]:
+        at_ns, placed = zip(*self._readings.copy(), strict=True)
+        return np.diff(np.interp(self._edges_ns, at_ns, placed)).tolist()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+def _obey(device: Device, qps: list[QueuePair], memory: bytearray) -> None:
+    """Orders during a flow: placed bytes in bins of 1 ms, the count of bytes that are wrong, faults."""
+    placed: PlacedBytes | None = None
     for line in sys.stdin:
         order = json.loads(line)
         if "start" in order:
-            series = [_yardstick.Series(device._native, qpn, 1000.0, int(order["start"])) for qpn in qpns]
-            answer(started_ns=series[0].started_ns)
+            if placed:
+                placed.stop()
+            placed = PlacedBytes(qps, int(order["start"]))
+            answer(started_ns=placed.started_ns)
         elif "faults" in order:
             device.set_faults(**order["faults"])
             answer(done=True)
         elif "read" in order:
-            answer(bins=np.sum([one.bins for one in series], axis=0).tolist())
+            answer(bins=placed.bins() if placed else [])
         elif "check" in order:
             wanted = np.frombuffer(pattern(len(memory)), dtype=np.uint8)
             answer(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))
         else:
-            return
+            break
+    if placed:
+        placed.stop()
 
 
 def mptcp(bins: int, **_: Any) -> None:
@@ -164,7 +198,7 @@ def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
         sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, joins)
         sock.bind((host, 0))
         answer(port=sock.getsockname()[1])
-        answer(bytes_per_s=_yardstick.receive(sock.fileno(), message, seconds + 5))
+        answer(bytes_per_s=_native.receive(sock.fileno(), message, seconds + 5))
 
 
 ORDERS: dict[str, Any] = {

@@ -22,6 +22,7 @@ PLAIN = {"secret": SECRET, "seal": "off"}
 SEALED = {"secret": SECRET, "seal": "on"}
 ATTACKS = 1_000_000
 
+TITLE = "Encrypted packets, two processes"
 FIGURES = (
     BenchFigure("sealed_gbps", "4 planes on loopback, 1 MiB writes, sealed", "Gb/s", 0, True),
     BenchFigure("ratio", "… over plain, one lane", "", 0.6, True),

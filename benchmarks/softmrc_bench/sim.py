@@ -31,7 +31,7 @@ from softmrc import sim
 from softmrc._support.subprocesses import python_command
 from softmrc.errors import InternalError
 from softmrc.sim.run import Run
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, flat
 
 _LIKE_THE_REFERENCE: dict[str, Any] = {
     "transport": {
@@ -115,6 +115,7 @@ FAULT_US = 150.0
 RUNS = {"B": 3, "F": 2}  # of which the fastest counts
 WATCHED_US = 150.0
 
+TITLE = "The simulator"
 FIGURES = (
     BenchFigure("A.fct_mean_us", "A: mean completion (reference 193.5 ± 5 %)", "µs", 193.5, True, 0.05),
     BenchFigure("A.fct_max_us", "A: last completion (reference 204 ± 5 %)", "µs", 204.0, True, 0.05),
@@ -317,6 +318,9 @@ def measure(quick: bool = False, full: bool = False) -> dict[str, Any]:
     figures |= grey(seeds)
     figures |= all_to_all(1 if quick else 2)
     return figures
+
+
+shown = flat
 
 
 if __name__ == "__main__":

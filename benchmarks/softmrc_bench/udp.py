@@ -21,7 +21,7 @@ from typing import Any
 from softmrc._support.subprocesses import python_command
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
-from softmrc_bench import _yardstick, half_open, lanes, links, spoofed_flood
+from softmrc_bench import _native, half_open, lanes, links, spoofed_flood
 from softmrc_bench.figures import BenchFigure
 from softmrc_bench.flood import flood
 from softmrc_bench.receiver import pattern
@@ -37,6 +37,7 @@ RAW_PACKET = 4136  # what a payload of 4 096 bytes makes on the wire
 TRAIN = (4 * 16_360, 16_360)  # the longest that a send takes in packets as long as ours, and one of them
 UDP_SEGMENT = 103
 
+TITLE = "Real sockets, two processes"
 FIGURES = (
     BenchFigure("goodput_gbps", "4 planes on loopback, 1 MiB writes", "Gb/s", 0, True),
     BenchFigure("tcp_gbps", "one TCP stream, the same messages", "Gb/s", 0, True),
@@ -188,7 +189,7 @@ def raw_gbps(other: ReceiverProcess, host: str, seconds: float, message: int = R
         sock.connect((host, port))
         if segment:
             sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment)
-        _yardstick.send(sock.fileno(), message, seconds)
+        _native.send(sock.fileno(), message, seconds)
     return other.hear()["bytes_per_s"] * 8 / 1e9
 
 

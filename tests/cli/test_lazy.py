@@ -44,7 +44,9 @@ WITHOUT = {
     "ctl profile --help": HEAVY | {"softmrc.fabric", "softmrc.wire"},
     "key --help": HEAVY | {"softmrc.fabric", "softmrc.wire"},
     **({"key new key": HEAVY | {"softmrc.fabric", "softmrc.wire"}} if _core.can_seal() else {}),
-    "bench --help": HEAVY | {"softmrc.fabric", "softmrc.wire"},
+    "bench --help": HEAVY - {"softmrc_bench"}
+    | {"softmrc_bench._native", "softmrc_bench.engine"}
+    | {"softmrc.fabric", "softmrc.wire"},
     "agent --help": HEAVY | {"softmrc.lab", "softmrc.ops.mapper"},
     "lab --help": HEAVY,
     "fabric --help": HEAVY,
@@ -136,3 +138,23 @@ def test_the_import_restores_the_sigint_handler() -> None:
             assert signal.getsignal(signal.SIGINT) is handler
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def test_without_softmrc_bench_a_line_says_what_to_install() -> None:
+    program = """if True:
+        import sys
+        from softmrc.__main__ import main
+        class Hidden:
+            @staticmethod
+            def find_spec(name, *_):
+                if name == "softmrc_bench":
+                    raise ModuleNotFoundError("hidden", name=name)
+        sys.meta_path.insert(0, Hidden)
+        main()"""
+    for words in (["bench"], ["bench", "engine"], ["demo", "--gpu"]):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, *words], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 2 and not done.stdout
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("softmrc: ") and " needs softmrc-bench: pip install softmrc-bench" in line

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from softmrc.cli.bench import flat
 from softmrc.errors import DeviceError
 from softmrc_bench import nccl, nccl_demo
+from softmrc_bench.figures import flat
 
 pytestmark = pytest.mark.process
 
@@ -61,7 +61,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(nccl, "python_command", lambda _, *arguments: [sys.executable, str(script), *arguments])
     monkeypatch.setattr(nccl.shutil, "which", lambda _: None)
     monkeypatch.setattr(nccl.time, "sleep", lambda _: None)
-    monkeypatch.setattr(nccl_demo, "check_gpu", lambda: None)
+    monkeypatch.setattr(nccl_demo, "require", lambda: None)
     return monkeypatch
 
 
@@ -125,4 +125,4 @@ def test_bits_that_differ_are_named() -> None:
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "exists", lambda path: str(path) != "/dev/nvidiactl")
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
-        nccl.check_gpu()
+        nccl.require()

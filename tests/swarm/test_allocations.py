@@ -18,7 +18,7 @@ from softmrc import _core
 from softmrc.cli import app
 from softmrc.config import CcProfile, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.engine.pair import Pair, PairConfig
-from softmrc_bench import _yardstick, engine
+from softmrc_bench import _native, engine
 from softmrc_bench.allocations import allocations, are_counted
 
 
@@ -108,8 +108,8 @@ def test_what_the_core_allocates_is_counted_and_given_back() -> None:
 
 @pytest.mark.usefixtures("counted")
 def test_only_what_is_loaded_can_be_watched(tmp_path: Path) -> None:
-    assert _yardstick.watch_allocations(str(tmp_path / "nothing.so")) == 0
-    assert _yardstick.watch_allocations(_core.__file__) > 0
+    assert _native.watch_allocations(str(tmp_path / "nothing.so")) == 0
+    assert _native.watch_allocations(_core.__file__) > 0
 
 
 def test_a_bench_without_a_count_has_all_other_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from softmrc import _core
 from softmrc.nccl import plugin_path
-from softmrc_bench import _yardstick
+from softmrc_bench import _native
 
 # Newer by name only: functions that moved into libc itself with 2.33 and 2.34, and what a compiler's own headers take
 # where the library that they were built with has it. None is asked for when the extension is built on an older system.
@@ -44,7 +44,7 @@ def symbols_of(extension: ModuleType | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-@pytest.mark.parametrize("extension", [_core, _yardstick])
+@pytest.mark.parametrize("extension", [_core, _native])
 def test_glibc_2_28_suffices(extension: ModuleType) -> None:
     listing = symbols_of(extension)
     assert "GLIBC_2" in listing
@@ -72,7 +72,7 @@ def own_operators(listing: str) -> set[str]:
     return {found[0] for line in listing.splitlines() if "*UND*" not in line and (found := OPERATORS.search(line))}
 
 
-@pytest.mark.parametrize("extension", [_core, _yardstick])
+@pytest.mark.parametrize("extension", [_core, _native])
 def test_no_operator_new_is_replaced(extension: ModuleType) -> None:
     listing = symbols_of(extension)
     assert OPERATORS.search(listing), "the check would find nothing"
@@ -86,20 +86,20 @@ def test_the_check_of_operators_can_fail() -> None:
 
 
 def test_what_measures_is_not_in_what_is_used() -> None:
-    theirs = {name for name in dir(_yardstick) if not name.startswith("_")}
+    theirs = {name for name in dir(_native) if not name.startswith("_")}
     assert theirs, "the check would find nothing"
-    assert not [name for name in dir(_core) if name in theirs or name.startswith("yardstick")]
+    assert not [name for name in dir(_core) if name in theirs]
 
 
 USED = ("collectives", "connection", "demo", "fabric", "lab", "engine", "sim", "device", "wire")
 
 
-def loads_yardstick(*modules: str) -> bool:
-    code = f"import sys, {', '.join(modules)}; print('softmrc_bench._yardstick' in sys.modules)"
+def loads_benchmarks(*modules: str) -> bool:
+    code = f"import sys, {', '.join(modules)}; print('softmrc_bench._native' in sys.modules)"
     command = [sys.executable, "-P", "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "True\n"
 
 
 def test_what_is_used_does_not_load_what_measures() -> None:
-    assert not loads_yardstick("softmrc", *(f"softmrc.{module}" for module in USED))
-    assert loads_yardstick("softmrc_bench.allocations"), "the check would find nothing"
+    assert not loads_benchmarks("softmrc", *(f"softmrc.{module}" for module in USED))
+    assert loads_benchmarks("softmrc_bench.allocations"), "the check would find nothing"

@@ -12,7 +12,7 @@ import typer
 
 import softmrc
 from softmrc.cli.ascii_errors import PLAINER
-from softmrc.cli.lazy import LazyCommand, group_of
+from softmrc.cli.lazy import BENCH, LazyCommand, group_of
 from softmrc.errors import MrcError, on_terminal, words_of
 
 COMMANDS = (
@@ -56,7 +56,7 @@ COMMANDS = (
     LazyCommand("key", "softmrc.cli.key", "key_app", "Keys by which ends know each other, instead of a shared secret."),
     LazyCommand("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
     LazyCommand("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: probe every path."),
-    LazyCommand("bench", "softmrc.cli.bench", "benches", "Measure what SoftMRC claims."),
+    LazyCommand("bench", "softmrc_bench.cli", "benches", "Measure what SoftMRC claims.", BENCH),
 )  # fmt: skip
 
 app = typer.Typer(

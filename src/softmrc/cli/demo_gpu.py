@@ -6,11 +6,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from softmrc.cli.lazy import BENCH, needing
 from softmrc.cli.terminal import terminal
-from softmrc_bench import nccl_demo
 
 
 def show(steps: int) -> None:
+    with needing("demo --gpu", BENCH):
+        from softmrc_bench import nccl_demo
     console = terminal()
     console.print(
         "Two processes on one GPU train a transformer with DDP over NCCL, three times; planes are on loopback.\n"

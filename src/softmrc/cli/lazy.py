@@ -11,6 +11,7 @@ import copy
 import importlib
 import inspect
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+BENCH = "softmrc-bench"
 
 
 class LazyCommand(NamedTuple):
@@ -27,10 +30,11 @@ class LazyCommand(NamedTuple):
     module: str
     attribute: str  # a function or a typer.Typer
     help: str
+    distribution: str = ""  # the one that the module comes with, where that is not softmrc
 
     def load(self) -> Any:
         """Import the command and convert it to a Click command."""
-        with _default_sigint():
+        with _default_sigint(), needing(self.name, self.distribution):
             found = getattr(importlib.import_module(self.module), self.attribute)
         holder = typer.Typer(add_completion=False)
         holder.callback()(lambda: None)  # without a callback, Typer makes no group for a single command
@@ -41,6 +45,19 @@ class LazyCommand(NamedTuple):
         unfold_help(holder)
         group: Any = typer.main.get_command(holder)
         return group.commands[self.name]
+
+
+@contextmanager
+def needing(command: str, distribution: str) -> Iterator[None]:
+    """Exit with 2 and a line that says what to install, where an import needs a distribution that is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not distribution or error.name != distribution.replace("-", "_"):
+            raise
+        where = "from a clone: pip install ./benchmarks"
+        print(f"softmrc: {command} needs {distribution}: pip install {distribution} ({where})", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 @contextmanager
