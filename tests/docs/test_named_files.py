@@ -44,7 +44,9 @@ def module_exists(dotted: str) -> bool:
     if (folder / last).is_dir() or (folder / f"{last}.py").is_file():
         return True
     texts = [file.read_text() for file in (folder.with_suffix(".py"), folder / "__init__.py") if file.is_file()]
-    return any(re.search(rf"\b{last}\b", text) for text in texts) or (bool(parts[1:]) and module_exists(".".join(parts)))
+    return any(re.search(rf"\b{last}\b", text) for text in texts) or (
+        bool(parts[1:]) and module_exists(".".join(parts))
+    )
 
 
 def missing(text: str) -> list[str]:

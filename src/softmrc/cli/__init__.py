@@ -19,7 +19,7 @@ COMMANDS = (
     LazyCommand("demo", "softmrc.cli.demo", "demo",
           "Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."),
     LazyCommand("info", "softmrc.cli.info", "info",
-          "Show what SoftMRC finds on this machine, what is missing, and the command that mends it."),
+          "Check this machine and print the command that installs or fixes what is missing."),
     LazyCommand("examples", "softmrc.cli.examples", "examples",
           "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
     LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
@@ -52,11 +52,12 @@ COMMANDS = (
     LazyCommand("study", "softmrc.cli.study", "study",
           "Explore designs by arithmetic, confirm the best with packets, and say why the others are out."),
     LazyCommand("fabric", "softmrc.cli.fabric", "fabric_app", "Configure, draw and trace a fabric."),
-    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app", "Ask and tell running devices of this user."),
-    LazyCommand("key", "softmrc.cli.key", "key_app", "Keys by which ends know each other, instead of a shared secret."),
+    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app", "Inspect and control your running devices."),
+    LazyCommand("key", "softmrc.cli.key", "key_app",
+          "Keys by which peers authenticate each other, instead of a secret."),
     LazyCommand("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
     LazyCommand("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: probe every path."),
-    LazyCommand("bench", "softmrc.cli.bench", "benches", "Measure what SoftMRC claims."),
+    LazyCommand("bench", "softmrc.cli.bench", "benches", "Run the benchmarks behind the published figures."),
 )  # fmt: skip
 
 app = typer.Typer(

@@ -17,7 +17,7 @@ from softmrc.errors import DeviceError
 if TYPE_CHECKING:
     from softmrc_bench.figures import BenchFigure
 
-benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
+benches = typer.Typer(help="Run the benchmarks behind the published figures.", no_args_is_help=True)
 
 
 def _show(title: str, figures: Iterable[BenchFigure], values: dict[str, Any]) -> None:
@@ -75,14 +75,14 @@ def bench_sealed(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
-    """Sealed packets: what they cost, and what strangers, forgers and somebody on the wire can do."""
+    """Encrypted packets: their cost, and what unauthenticated, spoofing and on-path attackers can do."""
     from softmrc_bench import sealed
 
     figures = sealed.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
         return
-    _show("Sealed packets, two processes", sealed.FIGURES, figures)
+    _show("Encrypted packets, two processes", sealed.FIGURES, figures)
 
 
 @benches.command("failover")

@@ -1,4 +1,4 @@
-"""`softmrc key`: a key of this end's own, and the half of it that others are told."""
+"""`softmrc key`: an identity key, and its public half for others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from softmrc.connection import identity
 
-key_app = typer.Typer(help="Keys by which ends know each other, instead of a shared secret.", no_args_is_help=True)
+key_app = typer.Typer(help="Keys by which peers authenticate each other, instead of a secret.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="Where the key is, and the file of known peers.")]
 
 

@@ -197,8 +197,8 @@ def _print_results(scenario: simulator.Scenario, runs: list[list[Result]]) -> No
 
 
 FIGURES_NOTE = (
-    "flows: that arrived; runs: that finished; mean, p99, max: how long flows take; resent: data packets sent again; "
-    "trimmed: of which switches kept the header; lost: packets that faults took or full queues dropped."
+    "flows: that arrived; runs: that finished; mean, p99, max: how long flows take; retrans.: data packets "
+    "retransmitted; trimmed: of which switches kept the header; lost: packets that faults took or full queues dropped."
 )
 
 
@@ -209,7 +209,7 @@ def _figures(columns: list[list[dict[str, Any]]]) -> Table:
     table.add_column("")
     several = len(columns[0]) > 1
     heads = ("mean µs", "p99 µs", "max µs", *(("least … most",) if several else ()), "slowest Gb/s")
-    counts = ("resent", "lost") if several else ("resent", "trimmed", "lost")
+    counts = ("retrans.", "lost") if several else ("retrans.", "trimmed", "lost")
     for head in ("runs" if several else "flows", *heads, *counts):
         table.add_column(head, justify="right", overflow="fold")
     for rows in columns:
@@ -221,7 +221,7 @@ def _figures(columns: list[list[dict[str, Any]]]) -> Table:
             continue
         most = [row["fct_max_us"] for row in whole]
         spread = [f"{min(most):,.1f} … {max(most):,.1f}"] if several else []
-        packets = {"resent": [row["retransmitted"] for row in whole], "trimmed": [row["trimmed"] for row in whole]}
+        packets = {"retrans.": [row["retransmitted"] for row in whole], "trimmed": [row["trimmed"] for row in whole]}
         packets["lost"] = [row["lost_to_faults"] + row["dropped"] for row in whole]
         table.add_row(
             first["name"], done, *(_number(_median(whole, key)) for key in ("fct_mean_us", "fct_p99_us", "fct_max_us")),
@@ -337,7 +337,7 @@ def _sweep_table(scenario: simulator.Scenario, rows: list[dict[str, Any]], keys:
         table.add_column("", overflow="fold")
     figure = answers.figure_of(scenario)
     heads = (f"{figure.replace('_', ' ')} {answers.FIGURES[figure].unit}", "least … most", "mean µs", "max µs")
-    for column in ("finished", *heads, "Gb/s in all", "resent"):
+    for column in ("finished", *heads, "Gb/s in all", "retrans."):
         table.add_column(column, justify="right", overflow="fold")
     points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -345,13 +345,13 @@ def _sweep_table(scenario: simulator.Scenario, rows: list[dict[str, Any]], keys:
         points.setdefault((*(str(row["point"][key]) for key in keys), *name), []).append(row)
     for point, found in sorted(points.items(), key=lambda item: [_sortable(part) for part in item[0]]):
         names = ("answer", "fct_mean_us", "fct_max_us", "goodput_gbps", "retransmitted")
-        said, mean, most, rate, resent = (sweeps.gather(found, name) for name in names)
+        said, mean, most, rate, retransmitted = (sweeps.gather(found, name) for name in names)
         done = sum(row["verdict"] == "complete" for row in found)
         table.add_row(
             *point, f"{done}/{len(found)}", answers.number(said.mean) if said else sweeps.stopped(found) or "–",
             f"{answers.number(said.least)} … {answers.number(said.most)}" if said else "–",
             *(_number(one.mean if one else None) for one in (mean, most)),
-            *(_number(one.mean if one else None, 0) for one in (rate, resent)),
+            *(_number(one.mean if one else None, 0) for one in (rate, retransmitted)),
         )  # fmt: skip
     return table
 

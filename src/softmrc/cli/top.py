@@ -29,10 +29,10 @@ MESSAGE = 1 << 20
 DEPTH = 8
 MAX_MARKS = 64  # paths of a plane that are shown one by one
 COUNTS = {
-    "packets_retransmitted": "sent again",
+    "packets_retransmitted": "retransmitted",
     "loss_spurious": "needlessly",
     "evs_demoted": "paths withdrawn",
-    "evs_revived": "trusted again",
+    "evs_revived": "revived",
     "timeouts": "timeouts",
 }
 LEGEND = Text.assemble(
