@@ -244,7 +244,7 @@ def test_nothing_is_folded_where_nobody_looks(monkeypatch: pytest.MonkeyPatch, t
         terminal().print("word " * 100)
     assert (tmp_path / "out").read_text().count("\n") == 1
     listed = softmrc_here("examples").stdout
-    assert "…" not in listed and re.search(r"^  t1-reboot +A T1 switch dies .* for how long\?$", listed, re.MULTILINE)
+    assert "…" not in listed and re.search(r"^  t1-reboot +A spine dies .* for how long\?$", listed, re.MULTILINE)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def plan(
     switch: Annotated[str, typer.Option(help="The capacity of a switch.")] = "51.2T",
     planes: Annotated[str, typer.Option(help="Numbers of planes to compare.")] = "1,2,4,8",
     tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "1,2,3,4",
-    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a T0.")] = "1",
+    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a leaf.")] = "1",
     nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
     spares: Annotated[str, typer.Option(help="GPUs that stand by, each with its ports: a share of the others.")] = "1%",
     lane: Annotated[str, typer.Option(help="The rate of a switch's lane: it has no more ports than lanes.")] = "100G",

@@ -1,8 +1,8 @@
 """Where a job's time goes, drawn: months of failures, event after event, with every part by its number.
 
 Nothing here is shared with closed_form.py but the definitions of availability.py; each is there to check the other. A
-failure hits a certain host, plane and leaf; crews repair one thing each at a time, in the order in which they can begin; a spare
-that is used up comes back when what it replaced is repaired.
+failure hits a certain host, plane and leaf; crews repair one thing each at a time, in the order in which they can
+begin; a spare that is used up comes back when what it replaced is repaired.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
     "RoCE": {"transport": {"kind": "roce", "qps_per_pair": 4}, "fabric": {"planes": 1}},
 }
 FAULTS: dict[str, dict[str, Any]] = {
-    "T0–T1 cable dead, unnoticed": {"kind": "black_hole", "link": {"plane": 0, "leaf": 1, "spine": 2}},
-    "T0–T1 cable down": {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}},
-    "T1 switch reboots": {"kind": "down", "switch": {"plane": 0, "tier": "t1", "index": 2}, "for_us": 500.0},
+    "uplink dead, unnoticed": {"kind": "black_hole", "link": {"plane": 0, "leaf": 1, "spine": 2}},
+    "uplink down": {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}},
+    "spine reboots": {"kind": "down", "switch": {"plane": 0, "tier": "t1", "index": 2}, "for_us": 500.0},
     "NIC port down": {"kind": "down", "port": {"plane": 0, "host": 5}},
     "NIC port flaps": {
         "kind": "down", "port": {"plane": 0, "host": 5}, "for_us": 100.0, "times": 4, "every_us": 400.0,
