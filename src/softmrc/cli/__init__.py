@@ -33,9 +33,9 @@ COMMANDS = (
           "Measure bandwidth and latency between two nodes: a server here, a client there."),
     LazyCommand("top", "softmrc.cli.top", "top",
           "Watch running devices live: planes, the state of every path, retransmissions."),
-    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario, and what it is compared with."),
+    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and its [[compare]] variants."),
     LazyCommand("explain", "softmrc.cli.explain", "explain",
-          "Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
+          "Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
           "burst of a running NCCL job."),
     LazyCommand("agent", "softmrc.cli.agent", "agent", "Export this host's metrics to Prometheus, at /metrics."),
     LazyCommand("dash", "softmrc.cli.agent", "dash", "Show this host's devices, or a fabric, on a web page."),

@@ -43,7 +43,7 @@ def _show(title: str, figures: Iterable[BenchFigure], values: dict[str, Any]) ->
 @benches.command("engine")
 def bench_engine(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """Packets per second, bytes per queue pair, and round trips to leave a dead path."""
     from softmrc_bench import engine
@@ -58,7 +58,7 @@ def bench_engine(
 @benches.command("udp")
 def bench_udp(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """Goodput and latency over real sockets, beside TCP and plain UDP in the same run."""
     from softmrc_bench import udp
@@ -73,7 +73,7 @@ def bench_udp(
 @benches.command("sealed")
 def bench_sealed(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """Encrypted packets: their cost, and what unauthenticated, spoofing and on-path attackers can do."""
     from softmrc_bench import sealed
@@ -88,7 +88,7 @@ def bench_sealed(
 @benches.command("failover")
 def bench_failover(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """A plane dies under load: time to recover, beside MPTCP. Needs root: it makes network namespaces."""
     from softmrc_bench import failover
@@ -103,7 +103,7 @@ def bench_failover(
 @benches.command("allreduce")
 def bench_allreduce(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """All-reduces beside Gloo's in the same run, and through the death of a plane; as root also over shaped links."""
     from softmrc_bench import allreduce
@@ -123,7 +123,7 @@ def bench_allreduce(
 @benches.command("join")
 def bench_join(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """How long 2 to 16 ranks of torch take to join, and to make a second group, beside Gloo in turns. Needs torch."""
     from softmrc_bench import allreduce, join
@@ -140,7 +140,7 @@ def bench_join(
 @benches.command("nccl")
 def bench_nccl(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """NCCL's all-reduces over our plugin and over its own sockets, two processes on one GPU. Needs torch with CUDA."""
     from softmrc_bench import nccl
@@ -185,7 +185,7 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
 @benches.command("operate")
 def bench_operate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """What the mapper names in a simulated fabric of 512 hosts, and what flight recorders say of broken jobs."""
     from softmrc_bench import operate
@@ -200,7 +200,7 @@ def bench_operate(
 @benches.command("assess")
 def bench_assess(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
 ) -> None:
     """The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and beside simulated packets."""
     from softmrc_bench import assess
@@ -215,7 +215,7 @@ def bench_assess(
 @benches.command("lab")
 def bench_lab(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    quick: bool = typer.Option(False, help="A short run; figures are less precise."),
     mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
 ) -> None:
     """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""

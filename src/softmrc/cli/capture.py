@@ -86,7 +86,7 @@ def _made(file: Path) -> BinaryIO:
 
 
 def capture(
-    interface: Annotated[str, typer.Argument(help="Where to listen, for example eth0.", show_default=False)],
+    interface: Annotated[str, typer.Argument(help="Interface, for example eth0.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Where to write (pcapng).", show_default=False)],
     seconds: Annotated[
         float, typer.Option(min=0.0, max=1e9, callback=a_number, help="For how long; 0: until Ctrl-C.")

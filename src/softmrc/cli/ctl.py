@@ -65,7 +65,7 @@ OneQpn = Annotated[int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ct
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
 Profile = Annotated[
-    int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
+    int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all queue pairs that use it.")
 ]
 MAX_NAMED = 4  # queue pairs in one line
 SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
@@ -91,7 +91,7 @@ def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Grid
 
 @ctl_app.command("devices")
 def devices(as_json: AsJson = False, watch: Watch = 0) -> None:
-    """Every running device."""
+    """List running devices."""
     _again(watch, lambda: _devices(as_json))
 
 
@@ -121,7 +121,7 @@ def _devices(as_json: bool) -> None:
 
 @ctl_app.command("planes")
 def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> None:
-    """The planes of a device: state, as its administrator and its link say, and what they carried."""
+    """Planes of a device: administrative and link state, MTU, counters."""
     with control.find_device(device) as node:
         _again(watch, lambda: _planes(node, as_json))
 
@@ -262,7 +262,7 @@ def replace(
     all_copies: Annotated[bool, typer.Option("--all-copies", help="And in queue pairs that use the profile.")] = False,
     device: Device = None,
 ) -> None:
-    """Another path in the place of an EV."""
+    """Replace an EV by another path."""
     if all_copies and not profile:
         raise ConfigError("all-copies", all_copies, "with --profile only")
     # Longer ones are no number of 32 bits; whether they are wide values, the device says.
@@ -316,8 +316,8 @@ def faults(
 
 @ctl_app.command("capture")
 def capture(
-    file: Annotated[Path | None, typer.Argument(help="Where packets are written from now on, as pcapng.")] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="End the one that runs.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="The pcapng file to write.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the running capture.")] = False,
     device: Device = None,
 ) -> None:
     """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
@@ -368,7 +368,7 @@ def events(
     as_json: AsJson = False,
     watch: Watch = 0,
 ) -> None:
-    """What happened to ports, paths and queue pairs; what a device no longer knows is counted."""
+    """Events of ports, paths and queue pairs; how many the device no longer holds."""
     with control.find_device(device) as node:
         _again(watch, lambda: _events(node, types or [], as_json))
 
@@ -393,7 +393,7 @@ def push(
     fabric: Annotated[Path, typer.Option("--fabric", help="The fabric file that its links are of.")],
     as_json: AsJson = False,
 ) -> None:
-    """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does.
+    """Apply a denylist to every running device: deny what it names, allow again what it no longer names.
     Exit status 1 if one did not do all of it; the others have."""
     from softmrc._support import resources
     from softmrc.fabric import AddressPlan, load
@@ -404,10 +404,10 @@ def push(
     found.links(description.fabric)
     nodes = control.devices()
     if not nodes:
-        raise UsageError("no device is running, so nobody was told")
+        raise UsageError("no device is running")
     failures = [why for node in nodes if (why := _push(node, found, plan, as_json))]
     if failures:
-        raise UsageError(f"of {len(nodes)} devices {len(failures)} did not do as the list says: {'; '.join(failures)}")
+        raise UsageError(f"of {len(nodes)} devices {len(failures)} did not apply the whole list: {'; '.join(failures)}")
 
 
 def _push(node: control.DeviceClient, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:

@@ -89,10 +89,10 @@ def dissect(
         typer.Option(envvar=KEYLOG, help="A key log, to decrypt packets with.", show_default=False),
     ] = None,
     install: Annotated[
-        bool, typer.Option("--install-wireshark", help="Teach Wireshark and tshark MRC: put a Lua dissector in place.")
+        bool, typer.Option("--install-wireshark", help="Install the Lua dissector for Wireshark and tshark.")
     ] = False,
 ) -> None:
-    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."""
+    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or encryption."""
     if install:
         print(install_wireshark())
         return

@@ -19,7 +19,7 @@ from softmrc.ops.recorder.ring_file import Owner, Recording, read
 
 def explain(
     number: Annotated[
-        int | None, typer.Argument(min=1, help="Of the operation; without it, the one that lost most.")
+        int | None, typer.Argument(min=1, help="Number of the operation; default: the one that lost most time.")
     ] = None,
     recording: Annotated[
         list[Path] | None, typer.Option(help="A rank's recording; repeat for all. Without: this user's.")
@@ -35,8 +35,8 @@ def explain(
     every: Annotated[bool, typer.Option("--all", help="Every operation that took longer than usual.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a running
-    NCCL job."""
+    """Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a
+    running NCCL job."""
     if groups:
         say("\n".join(map(str, _groups(_in_folder(control.folder())))) or "no recordings found")
         return

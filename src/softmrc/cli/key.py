@@ -20,11 +20,11 @@ def _show(mine: identity.Identity) -> None:
 
 @key_app.command("new")
 def new(folder: Folder) -> None:
-    """Make a key and an empty file of known peers; prints the line that others put into theirs."""
+    """Create a key and an empty known_peers file; print the line for the peers' known_peers."""
     _show(identity.make(folder))
 
 
 @key_app.command("show")
 def show(folder: Folder) -> None:
-    """Print the line that others put into their known_peers: a name, which they may change, and the public key."""
+    """Print the line for the peers' known_peers: a name, which may be changed there, and the public key."""
     _show(identity.Identity(folder))

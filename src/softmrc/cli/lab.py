@@ -184,14 +184,14 @@ def fail(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="down (unless told), blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; "
-            "a node: reboot (unless told), blackhole"
+            help="default: down for cables, reboot for nodes; blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; "
+            "a node: reboot, blackhole"
         ),
     ] = None,
     name: Name = None,
     plane: Plane = 0,
     lasting: Annotated[
-        str | None, typer.Option("--for", help=f"Heal by itself after this time, as 3s. A reboot always does: {REBOOT}")
+        str | None, typer.Option("--for", help=f"Heal after this time, e.g. 3s. A reboot always heals: {REBOOT}")
     ] = None,
 ) -> None:
     """Break a cable or a node."""

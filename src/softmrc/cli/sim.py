@@ -66,23 +66,21 @@ def sim(
     file: Annotated[
         Path, typer.Argument(help="A scenario: a TOML file, or a name of `softmrc examples`.", show_default=False)
     ],
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Another seed than the scenario's.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Seed; default: the scenario's.")] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="So many seeds, one after the other, for the spread of the answer.")
+        int, typer.Option(min=1, max=1000, help="Number of seeds to run, for the spread of the answer.")
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write a page with plots here (HTML).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report with plots here.")] = None,
     fabric: FabricFile = None,
     only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--set", help="Change a key: fabric.planes=8.")] = None,
     cores: Annotated[
-        int, typer.Option(min=0, max=255, help="Cores; they change only the time it takes. 0: as the size asks.")
+        int, typer.Option(min=0, max=255, help="Cores; the result is the same with any number. 0: by size.")
     ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
-    """Run a scenario, and what it is compared with."""
+    """Run a scenario and its [[compare]] variants."""
     check_place(report)
     scenario = _with_keys(_load(file, fabric), keys or [])
     if only is not None:

@@ -101,7 +101,7 @@ class DemoRanks:
         last = self._errors_of(rank).read_text().strip().splitlines()
         if last and "No module named 'torch'" in last[-1]:
             return UsageError("the demo trains with torch, which is not installed: pip install torch")
-        return InternalError(f"rank {rank} ended before its time: {last[-1] if last else 'without a word'}")
+        return InternalError(f"rank {rank} ended early: {last[-1] if last else 'without output'}")
 
     def stop(self) -> None:
         """Let them go, and end those who do not."""

@@ -88,7 +88,9 @@ class DeviceClient:
         except (OSError, ValueError) as error:
             made.close()
             if isinstance(error, BlockingIOError | TimeoutError):  # its backlog is full
-                raise DeviceTimeout(f"device {self.name} lets nobody in: its process may be stopped") from None
+                raise DeviceTimeout(
+                    f"device {self.name} does not accept connections: its process may be stopped"
+                ) from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise UsageError(f"device {self.name} cannot be asked: {why}") from None
         return made
@@ -128,9 +130,9 @@ class DeviceClient:
         except RemoteError:
             raise
         except (OSError, EOFError) as error:
-            raise RemoteError(f"device {self.name} went away: {error}") from None
+            raise RemoteError(f"device {self.name} closed the connection: {error}") from None
         except (ValueError, RecursionError):
-            raise RemoteError(f"device {self.name} answers {op} with something that is no JSON") from None
+            raise RemoteError(f"device {self.name} answers {op} with invalid JSON") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
             raise RemoteError(f"device {self.name} answers {op} with {answer!r}")
         if not answer["ok"]:
@@ -146,7 +148,7 @@ class DeviceClient:
         """What comes back on a line. A connection on which that went wrong is given up, and the next request has a new
         one: what comes late would be taken for the answer to another question."""
         if self._is_closed:
-            raise UsageError(f"device {self.name} cannot be asked: this end was closed")
+            raise UsageError(f"device {self.name} cannot be asked: this client was closed")
         until = time.monotonic() + self._timeout_s
         try:
             if self._socket is None:
