@@ -55,9 +55,7 @@ FIGURES = (
         BenchFigure(f"memory.{size}.{name}", f"{size} ranks through memory, {name}: speed over loopback's", "", 1, True)
         for size, name in LARGE
     ),
-    BenchFigure(
-        "fault_worst_over_median", "a plane swallows everything: the worst 64 MiB step over the median", "", 3, False
-    ),
+    BenchFigure("fault_worst_over_median", "a black-holed plane: the worst 64 MiB step over the median", "", 3, False),
     BenchFigure("fair_worst_over_median", "… and without that", "", 0, True),
     BenchFigure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
     BenchFigure("cuda.64MiB", "2 ranks on one GPU, 64 MiB of its memory: bandwidth over Gloo's", "", 1.5, True),
@@ -152,7 +150,7 @@ def _through_memory(rounds: int) -> dict[str, Any]:
 
 
 def _fault(trials: int, steps: int) -> dict[str, Any]:
-    """64 MiB steps; a plane of rank 0 swallows everything for the middle half of each trial."""
+    """64 MiB steps; a plane of rank 0 is a black hole for the middle half of each trial."""
     with _store() as store, BenchRanks(_ours(store, 2, LOOPBACK)) as ours:
         ours.times(64 * MIB, 3)
         fair = ours.times(64 * MIB, steps)

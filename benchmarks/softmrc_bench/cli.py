@@ -30,9 +30,9 @@ BENCHMARKS = {
     "assess": "The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and simulated packets.",
 }
 
-benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
+benches = typer.Typer(help="Run the benchmarks behind the published figures.", no_args_is_help=True)
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
-QUICK = typer.Option(False, help="A quick look; not for the record.")
+QUICK = typer.Option(False, help="A short run; figures are less precise.")
 
 
 def report(name: str, as_json: bool, quick: bool, **options: bool) -> None:

@@ -42,8 +42,10 @@ FIGURES = (
     BenchFigure("qp_bytes_idle", "state of a connected queue pair before its first send", "B", 4 * 1024, False),
     BenchFigure("qp_bytes_active", "… with 64 packets in flight each way", "B", 16 * 1024, False),
     BenchFigure("qp_bytes_full", "… with the window of 1 024 full each way", "B", 64 * 1024, False),
-    BenchFigure("bypass_rtt", "a dead path left and its packets resent, worst case", "RTT", 1.5, False),
-    BenchFigure("plane_bypass_rtt", "a dead plane left and its packets resent at ¾ of the rate", "RTT", 2.5, False),
+    BenchFigure("bypass_rtt", "a dead path left and its packets retransmitted, worst case", "RTT", 1.5, False),
+    BenchFigure(
+        "plane_bypass_rtt", "a dead plane left and its packets retransmitted at ¾ of the rate", "RTT", 2.5, False
+    ),
     BenchFigure("false_bad", "EVs condemned under jitter of 0.75 RTT without loss", "EVs", 0, False),
 )
 
@@ -146,7 +148,7 @@ def _busy_pair(seed: int, forward_jitter_us: float = 0.0, backward_jitter_us: fl
 
 
 def _bypass(sent: np.ndarray, on_dead_path: np.ndarray) -> float:
-    """Round trips from the first packet lost to the moment the last of them was sent again elsewhere."""
+    """Round trips from the first packet lost to the moment the last of them was retransmitted elsewhere."""
     lost = sent[on_dead_path]
     first_ps = last_ps = int(lost["at_ps"].min())
     for psn in np.unique(lost["psn"]):

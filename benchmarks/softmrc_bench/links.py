@@ -1,4 +1,4 @@
-"""What the defaults make of links: goodput as a share of what they carry, and the share of packets sent again.
+"""What the defaults make of links: goodput as a share of what they carry, and the share of packets retransmitted.
 
 Between two namespaces over shaped links, as root. Nothing is set: what a device needs to know of its links it has to
 find out. What links carry is the sum of their rates, less the headers of full packets; where this machine cannot move
@@ -55,7 +55,7 @@ FIGURES = (
     BenchFigure(
         "links_share", "links of every kind with nothing set: goodput over what they carry, the worst", "", 0.9, True
     ),
-    BenchFigure("links_resent", "… share of packets sent again, the worst", "", 0.005, False),
+    BenchFigure("links_retransmitted", "… share of packets retransmitted, the worst", "", 0.005, False),
 )
 
 
@@ -95,7 +95,7 @@ def inside(names: tuple[str, str], case: Case, seconds: float, **settings: Any) 
         flow.close()
     return {
         "share": done * MESSAGE * 8 / took / carried,
-        "resent": stats["packets_retransmitted"] / stats["packets_sent"],
+        "retransmitted": stats["packets_retransmitted"] / stats["packets_sent"],
         "mbps": done * MESSAGE * 8 / took / 1e6,
         "dropped": dropped(names, planes) - before,
         "window_bytes": query["window_bytes"],
@@ -128,7 +128,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
         return {"defaults_1g_ms": None, "links": None, "links_refused": str(error)}
     figures["links"] = found
     figures["links_share"] = min(row["share"] for row in found.values())
-    figures["links_resent"] = max(row["resent"] for row in found.values())
+    figures["links_retransmitted"] = max(row["retransmitted"] for row in found.values())
     return figures
 
 

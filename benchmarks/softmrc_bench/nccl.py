@@ -52,7 +52,7 @@ FIGURES = (
     BenchFigure("8B.ratio_best", "8 bytes: time over theirs, tuned", "", 1.3, False),
     BenchFigure(
         "fault_worst_over_median",
-        "a plane of four swallows everything: the worst 64 MiB step over the median",
+        "one plane of four black-holed: the worst 64 MiB step over the median",
         "",
         3,
         False,
@@ -266,7 +266,7 @@ def _identical(pairs: dict[str, RankPair]) -> dict[str, Any]:
 
 
 def _broken_planes(pair: RankPair) -> dict[str, Any]:
-    """64 MiB steps while a plane swallows everything, while each does in turn, and while all lose packets."""
+    """64 MiB steps while a plane is a black hole, while each does in turn, and while all lose packets."""
     pair.times(3)
     before = pair.times(20)
     calm = statistics.median(before)

@@ -18,10 +18,10 @@ ANSWER_S = 120.0
 
 # When, as a share of the run, and what from then on.
 SCRIPT = (
-    (0.10, "1:black_hole", "plane 1 swallows everything"),
-    (0.25, "", "it is mended"),
+    (0.10, "1:black_hole", "plane 1 black-holed"),
+    (0.25, "", "all faults cleared"),
     (0.35, "drop=0.01", "every plane loses 1 %"),
-    (0.50, "0:black_hole;2:black_hole", "two planes swallow everything"),
+    (0.50, "0:black_hole;2:black_hole", "two planes black-holed"),
     (0.65, "reorder=0.2,duplicate=0.05", "packets overtake each other, and come twice"),
     (0.80, "3:delay_us=20000", "plane 3 is 20 ms late"),
     (0.90, "", "fair again"),

@@ -49,8 +49,9 @@ class SoakResult:
         verdict = "fine" if self.ok else "NOT fine: " + "; ".join(self.problems or ["see the counts"])
         return (
             f"{self.seconds:,.0f} s, seed {self.seed}: {self.writes:,} writes, {self.bytes / 1e9:,.1f} GB, "
-            f"{self.faults:,} faults, {self.retransmitted:,} packets sent again, {self.corrupt_bytes} corrupt bytes, "
-            f"{self.lost_completions} lost completions, memory grew by {self.grown_bytes / 1e6:,.1f} MB: {verdict}"
+            f"{self.faults:,} faults, {self.retransmitted:,} packets retransmitted, "
+            f"{self.corrupt_bytes} corrupt bytes, {self.lost_completions} lost completions, "
+            f"memory grew by {self.grown_bytes / 1e6:,.1f} MB: {verdict}"
         )
 
 

@@ -4,7 +4,7 @@ MrcError
 ├── ConfigError    a value in a configuration is not allowed; names the field, the value, and what is
 ├── UsageError     a call that its object's state does not permit
 ├── DeviceError    the machine underneath refused: a socket, an interface, a permission
-├── RemoteError    the peer did it: it died, refused, or answered nonsense
+├── RemoteError    the peer did it: it died, refused, or sent an invalid answer
 └── InternalError  we did it: a broken promise of our own code; please report it with the seed
 
 What the network does (loss, reordering, garbage on the wire) is never an exception: it is a counter and an event.
@@ -56,7 +56,7 @@ SPACES = "\u00a0\u202f"  # which do not break, and are not printable to Python
 
 
 def printable(text: str) -> str:
-    """What a stranger wrote, on one line and without commands to a terminal."""
+    """Text from outside, on one line and without commands to a terminal."""
     return "".join(c if c.isprintable() or c in SPACES else repr(c)[1:-1] for c in text)
 
 
@@ -67,7 +67,7 @@ def on_terminal(text: str) -> str:
 
 
 class RemoteError(MrcError, ConnectionError):
-    """The peer died, refused, or answered nonsense.
+    """The peer died, refused, or sent an invalid answer.
 
     Its own words may be in the text, and the text ends up in logs and on terminals: one line, printable, not too long.
     """

@@ -22,7 +22,7 @@ LIMIT_S = 120.0
 def test_what_a_busy_device_is_asked_for_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(collect, "LEAST_AGE_S", 0.0)
-    monkeypatch.setattr(collect, "PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr(collect, "TIMEOUT_S", LIMIT_S)
     ends, until = threading.Event(), time.monotonic() + LIMIT_S
     with (
         listen(memory=bytearray(1 << 20)) as listener,

@@ -146,7 +146,7 @@ def test_a_device_that_was_given_up_is_asked_again(home: Path) -> None:
     held = Held()
     held.tell("ev_state")
     with a_device(home, held, "1-0") as path, closing(Collector()) as collector:
-        collector._asked["1-0"] = PolledDevice(control.DeviceClient(path, patience_s=0.6))
+        collector._asked["1-0"] = PolledDevice(control.DeviceClient(path, timeout_s=0.6))
         for _ in range(200):
             assert names(collector) == []
             if collector.failures:

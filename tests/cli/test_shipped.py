@@ -57,12 +57,12 @@ def test_the_version() -> None:
     assert done.exit_code == 0 and done.output.startswith(f"softmrc {softmrc.__version__} ")
 
 
-def test_info_says_what_is_missing_and_what_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_says_what_is_missing_and_what_fixes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(info_command, "_sysctl", lambda name: 212_992)
     monkeypatch.setenv("SOFTMRC_PLANES", "127.0.0.1,nosuch0")
     monkeypatch.setenv("SOFTMRC_PLNES", "x")
     found = {fact["name"]: fact for fact in json.loads(CliRunner().invoke(app, ["info", "--json"]).output)}
-    assert "sysctl -w net.core.rmem_max=" in found["socket buffers"]["mend"]
+    assert "sysctl -w net.core.rmem_max=" in found["socket buffers"]["fix"]
     assert "no interface nosuch0" in found["planes"]["found"] and "set by SOFTMRC_PLANES" in found["planes"]["found"]
     assert "did you mean SOFTMRC_PLANES" in found["environment"]["found"]
     shown = CliRunner().invoke(app, ["info"]).output
@@ -85,7 +85,7 @@ def test_info_says_what_seals_packets_and_how_fast(monkeypatch: pytest.MonkeyPat
         )
     monkeypatch.setattr(info_command._core, "can_seal", lambda: False)
     without = info_command._sealing()
-    assert not without.is_good and "libssl-dev" in without.mend
+    assert not without.is_good and "libssl-dev" in without.fix
 
 
 def test_what_most_programs_need_is_in_the_package_with_words() -> None:

@@ -166,12 +166,12 @@ def test_the_mapper_takes_what_is_shipped_by_its_name(tmp_path: Path) -> None:
 
 
 def test_commands_to_copy_are_on_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    mend = "sysctl -w " + " ".join(f"net.core.name{i}=33554432" for i in range(8))
-    monkeypatch.setattr(info, "facts", lambda: [info.Fact("buffers", "word " * 40, False, mend)])
+    fix = "sysctl -w " + " ".join(f"net.core.name{i}=33554432" for i in range(8))
+    monkeypatch.setattr(info, "facts", lambda: [info.Fact("buffers", "word " * 40, False, fix)])
     monkeypatch.setenv("COLUMNS", "40")
     info.info(as_json=False)
     shown = capsys.readouterr().out.splitlines()
-    assert shown[-1].strip() == mend and len(shown) > 3  # the rest is folded
+    assert shown[-1].strip() == fix and len(shown) > 3  # the rest is folded
 
 
 # A real process: what is copied into a shell starts one.
@@ -185,8 +185,8 @@ def test_a_command_to_copy_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda tool: tool)
     (lab,) = [fact for fact in info.facts() if fact.name == "lab"]
-    assert lab.mend.startswith("sudo ") and lab.mend.endswith(" lab up lab")
-    again = [*shlex.split(lab.mend.removeprefix("sudo "))[:-3], "--version"]
+    assert lab.fix.startswith("sudo ") and lab.fix.endswith(" lab up lab")
+    again = [*shlex.split(lab.fix.removeprefix("sudo "))[:-3], "--version"]
     done = subprocess.run(again, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("softmrc "), done.stderr
 
@@ -194,7 +194,7 @@ def test_a_command_to_copy_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_what_agents_lack_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "MODULES", ("json", "nosuch_module"))
     (found,) = [fact for fact in info.facts() if fact.name == "agent"]
-    assert not found.is_good and "without nosuch_module;" in found.found and found.mend.startswith("pip install")
+    assert not found.is_good and "without nosuch_module;" in found.found and found.fix.startswith("pip install")
 
 
 def test_torch_is_good_enough_if_it_may_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_nothing_is_folded_where_nobody_looks(monkeypatch: pytest.MonkeyPatch, t
         terminal().print("word " * 100)
     assert (tmp_path / "out").read_text().count("\n") == 1
     listed = softmrc_here("examples").stdout
-    assert "…" not in listed and re.search(r"^  t1-reboot +A T1 switch dies .* for how long\?$", listed, re.MULTILINE)
+    assert "…" not in listed and re.search(r"^  t1-reboot +A spine dies .* for how long\?$", listed, re.MULTILINE)
 
 
 @contextmanager
@@ -282,7 +282,7 @@ def test_top_finds_running_devices_and_changes_nothing(tmp_path: Path) -> None:
         assert len(names) == 2 and all(name in out for name in names)
         busy = [float(rate) for rate in re.findall(r"│ \d 127\.0\.0\.\d │ up +│ +([\d.]+)", out)]
         assert len(busy) == 4 and max(busy) > 0, out
-        assert out.count("●●●●") == 4 and "● good" in out and "sent again" in out and out.endswith("\n")
+        assert out.count("●●●●") == 4 and "● good" in out and "retransmitted" in out and out.endswith("\n")
         one = softmrc_here("top", "-d", names[0], "--seconds", "0.3")
         assert names[0] in one.stdout and names[1] not in one.stdout
         narrow = softmrc_here("top", "--seconds", "0.3", COLUMNS="48").stdout

@@ -256,7 +256,7 @@ def test_lists_that_are_none_and_other_protocols_are_refused(home: Path) -> None
 
 def test_a_device_that_does_not_answer_is_given_up(home: Path) -> None:
     late = pytest.raises(RemoteError, match=r"does not answer info within 0\.1 s")
-    with a_device(home, lambda _: b"") as path, control.DeviceClient(path, patience_s=0.1) as node, late:
+    with a_device(home, lambda _: b"") as path, control.DeviceClient(path, timeout_s=0.1) as node, late:
         node.info()
 
 
@@ -276,11 +276,11 @@ class Hesitant(Pretended):
 
 def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_question(home: Path) -> None:
     device = Hesitant()
-    with a_device(home, device) as path, control.DeviceClient(path, patience_s=0.1) as node:
+    with a_device(home, device) as path, control.DeviceClient(path, timeout_s=0.1) as node:
         with pytest.raises(control.DeviceTimeout, match="does not answer port"):
             node.set_port(0, False)
         device.may.set()
-        node._patience_s = 20.0
+        node._timeout_s = 20.0
         assert node.info()["kind"] == "verbs" and "planes" in node.stats()
         assert len(node.queue_pairs()) == 1
 
@@ -363,7 +363,7 @@ def test_a_door_at_which_too_many_wait_is_silence_and_no_end(tmp_path: Path) -> 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(1)
-        node = control.DeviceClient(path, patience_s=0.2)
+        node = control.DeviceClient(path, timeout_s=0.2)
         for _ in range(6):
             with pytest.raises(control.DeviceTimeout):
                 node.ask("info")

@@ -85,7 +85,7 @@ ENDLESS = ("softmrc perf --port", "softmrc agent")  # until Ctrl-C, after the fi
 NEEDS_JOB = ("softmrc ctl", "softmrc top", "softmrc explain", "from softmrc import control")
 NEEDS_LAB = ("from softmrc.lab", "from softmrc.fabric.host")
 
-# One device that has a queue pair and a recorder's tape, and another in a folder of its own; until its input ends.
+# One device that has a queue pair and a recording, and another in a folder of its own; until its input ends.
 JOB = """
 import os, sys, threading
 import numpy as np

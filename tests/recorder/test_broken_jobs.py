@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.collectives.ranks import ranks
 
-from softmrc.collectives.recorder import MAX_TAPES, _forget_old
+from softmrc.collectives.recorder import MAX_RECORDINGS, _forget_old
 from softmrc.collectives.ring_file import UNFINISHED, read
 from softmrc.ops.explain import Cause, Explanation, worst
 from softmrc_bench.broken_job import WAYS, verdicts
@@ -35,7 +35,7 @@ def test_the_way_in_which_a_job_is_broken_is_named(way: str) -> None:
     raise AssertionError([[str(verdict) for verdict in one] for one in said])
 
 
-def test_ranks_keep_tapes_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_keep_recordings_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with ranks(2) as group:
         group(lambda one: one.barrier().wait(20))
@@ -44,16 +44,16 @@ def test_ranks_keep_tapes_only_when_asked(tmp_path: Path, monkeypatch: pytest.Mo
     with ranks(2) as group:
         for _ in range(5):
             group(lambda one: one.barrier().wait(20))
-    tapes = [read(path) for path in sorted(tmp_path.rglob("*.flight"))]
-    assert sorted(tape.owner.rank for tape in tapes) == [0, 1] and tapes[0].owner.pid == os.getpid()
-    for tape in tapes:
-        assert len(tape.operations) == 5 and (tape.operations["ended"] >= tape.operations["begun"]).all()
-    assert tapes[0].owner.run == tapes[1].owner.run != ""
+    recordings = [read(path) for path in sorted(tmp_path.rglob("*.flight"))]
+    assert sorted(recording.owner.rank for recording in recordings) == [0, 1] and recordings[0].owner.pid == os.getpid()
+    for recording in recordings:
+        assert len(recording.operations) == 5 and (recording.operations["ended"] >= recording.operations["begun"]).all()
+    assert recordings[0].owner.run == recordings[1].owner.run != ""
     assert not [thread for thread in threading.enumerate() if thread.name == "softmrc-recorder"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("*.flight"))
 
 
-def test_without_a_place_for_tapes_ranks_run_all_the_same(
+def test_without_a_place_for_recordings_ranks_run_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -64,8 +64,8 @@ def test_without_a_place_for_tapes_ranks_run_all_the_same(
     assert "no flight recorder" in capfd.readouterr().err
 
 
-def test_only_the_newest_tapes_of_the_dead_are_kept(tmp_path: Path) -> None:
-    for i in range(MAX_TAPES + 10):
+def test_only_the_newest_recordings_of_the_dead_are_kept(tmp_path: Path) -> None:
+    for i in range(MAX_RECORDINGS + 10):
         path = tmp_path / f"{(1 << 30) + i}-0.flight"
         path.touch()
         os.utime(path, (i, i))
@@ -78,5 +78,5 @@ def test_only_the_newest_tapes_of_the_dead_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(f"*{UNFINISHED}")] == [f"{os.getpid()}-9.flight{UNFINISHED}"]
     (tmp_path / f"{os.getpid()}-9.flight{UNFINISHED}").unlink()
     left = {path.name for path in tmp_path.iterdir()}
-    assert own.name in left and len(left) == MAX_TAPES + 1
-    assert f"{(1 << 30) + MAX_TAPES + 9}-0.flight" in left
+    assert own.name in left and len(left) == MAX_RECORDINGS + 1
+    assert f"{(1 << 30) + MAX_RECORDINGS + 9}-0.flight" in left

@@ -1,4 +1,4 @@
-"""Why an operation was slow, from tapes of which the test knows what happened."""
+"""Why an operation was slow, from recordings of which the test knows what happened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
 
     def __init__(self, folder: Path, pid: int = 100, run: str = "") -> None:
         self.paths = [folder / f"{pid + rank}-0.flight" for rank in range(4)]
-        self.tapes = [
+        self.recordings = [
             RingFile(path, Owner("mrc", rank, 4, pid + rank, "train", ("a", "b"), run))
             for rank, path in enumerate(self.paths)
         ]
@@ -45,7 +45,7 @@ class Job:
 
     def write(self) -> Explainer:
         rng = np.random.default_rng(1)
-        for rank, tape in enumerate(self.tapes):
+        for rank, recording in enumerate(self.recordings):
             for i in range(1, COUNT + 1):
                 begun = START + i * PAUSE_S + rng.uniform(0, 0.001) + (self.late[rank] if i == SLOW_ONE else 0)
                 begun += self.kept.get(rank, 0) if i == SLOW_ONE + 1 else 0
@@ -53,20 +53,20 @@ class Job:
                 last += max(self.kept.values(), default=0) if i == SLOW_ONE + 1 else 0
                 ended = last + USUAL_S + rng.uniform(0, 0.002) + (self.longer if i == SLOW_ONE else 0)
                 ended += self.kept.get(rank, 0) if i == SLOW_ONE else 0
-                tape.end_operation(tape.add("operations", 0, 1 << 20, begun, 0.0), ended)
+                recording.end_operation(recording.add("operations", 0, 1 << 20, begun, 0.0), ended)
             for at in np.arange(START, START + (COUNT + 1) * PAUSE_S, self.every_s):
                 is_past = at > self.slow_at + 0.01
                 grown = {key: value if is_past else 0 for key, value in self.samples[rank].items()}
-                counters = [int(grown.get(key, 0)) for key in ("resent", "twice", "timeouts", "left_slow")]
+                counters = [int(grown.get(key, 0)) for key in ("retransmitted", "twice", "timeouts", "left_slow")]
                 noise = (at - START) * 0.01  # a thread always waits a little
                 received = np.full(MAX_PLANES, (at - START) * 1e7)
                 for plane in (*(self.dead if self.dead_for in (None, rank) else ()), *self.left):
                     received[plane] = min(at - START, self.slow_at - START) * 1e7
                     if plane in self.left:
                         received[plane] += max(0.0, at - self.slow_at) * 1e3
-                tape.add("samples", at, noise + grown.get("waited", 0.0), *counters, received)
+                recording.add("samples", at, noise + grown.get("waited", 0.0), *counters, received)
             for after, *note in self.notes[rank]:
-                tape.add("notes", self.slow_at + after, *note)
+                recording.add("notes", self.slow_at + after, *note)
         return Explainer([read(path) for path in self.paths])
 
 
@@ -77,19 +77,19 @@ def job(tmp_path: Path) -> Job:
 
 def test_a_plane_that_fell_silent(job: Job) -> None:
     job.longer, job.dead = 0.015, [1]
-    job.samples[0] = {"resent": 37}
+    job.samples[0] = {"retransmitted": 37}
     job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0), (0.011, PathEvent.SILENT, 3, 1, 0.0)]
     verdict = job.write().explain()
     assert (verdict.number, verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (60, Cause.DEAD, 0, 1, 3)
     assert str(verdict).startswith("all_reduce 60 took 4") and "usually 2" in str(verdict)
-    assert "plane 1 from rank 0 to rank 3 fell silent, 37 packets sent again, left after" in str(verdict)
+    assert "plane 1 from rank 0 to rank 3 fell silent, 37 packets retransmitted, left after" in str(verdict)
 
 
 @pytest.mark.parametrize("every_s", [0.02, 0.05, 0.08])
 def test_a_plane_that_died_long_after_the_last_sample(job: Job, every_s: float) -> None:
     """A busy machine samples late: what came just before the plane died is then counted with what came after."""
     job.longer, job.dead, job.every_s = 0.1, [1], every_s
-    job.samples[0] = {"resent": 37}
+    job.samples[0] = {"retransmitted": 37}
     job.notes[0] = [(0.03, PathEvent.LOST, 3, 1, 37.0)]
     verdict = job.write().explain()
     assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.DEAD, 0, 1, 3)
@@ -98,7 +98,7 @@ def test_a_plane_that_died_long_after_the_last_sample(job: Job, every_s: float) 
 def test_a_plane_by_which_no_acknowledgement_comes_any_more(job: Job) -> None:
     """What rank 0 sends arrives, and it does not hear of that."""
     job.longer, job.dead, job.dead_for = 0.05, [1], 0
-    job.samples[0] = {"resent": 37}
+    job.samples[0] = {"retransmitted": 37}
     job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0)]
     verdict = job.write().explain()
     assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.DEAD, 3, 1, 0)
@@ -107,14 +107,14 @@ def test_a_plane_by_which_no_acknowledgement_comes_any_more(job: Job) -> None:
 def test_a_plane_that_was_left_for_its_losses_is_not_dead(job: Job) -> None:
     """Nothing but probes comes by it any more, and some of them do."""
     job.longer, job.left = 0.05, [1]
-    job.samples[0] = {"resent": 37}
+    job.samples[0] = {"retransmitted": 37}
     job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0), (0.011, PathEvent.SILENT, 3, 1, 0.0)]
     assert job.write().explain().cause is Cause.LOSSY
 
 
 def test_a_rank_that_an_operation_kept_is_not_blamed_for_coming_late_to_the_next(job: Job) -> None:
     job.kept = {2: 0.06}
-    job.samples[1] = {"resent": 50, "twice": 45}
+    job.samples[1] = {"retransmitted": 50, "twice": 45}
     job.notes[1] = [(0.02, PathEvent.LOST, 2, 1, 50.0)]
     explainer = job.write()
     first, second = explainer.explain(SLOW_ONE), explainer.explain(SLOW_ONE + 1)
@@ -147,7 +147,7 @@ def test_a_rank_that_had_no_processor_while_it_reduced(job: Job) -> None:
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_lossy_path(job: Job, is_left: bool) -> None:
     job.longer = 0.02
-    job.samples[2] = {"resent": 50, "twice": 3}
+    job.samples[2] = {"retransmitted": 50, "twice": 3}
     job.notes[2] = [(0.005, PathEvent.LOST, 1, 0, 40.0), (0.012, PathEvent.LOST, 3, 1, 10.0)]
     if is_left:
         job.notes[2].append((0.02, PathEvent.SILENT, 1, 0, 0.0))
@@ -158,7 +158,7 @@ def test_a_lossy_path(job: Job, is_left: bool) -> None:
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_slow_plane(job: Job, is_left: bool) -> None:
     job.longer = 0.02
-    job.samples[1] = {"resent": 50, "twice": 45, "left_slow": int(is_left)}
+    job.samples[1] = {"retransmitted": 50, "twice": 45, "left_slow": int(is_left)}
     job.notes[1] = [(0.005, PathEvent.LOST, 0, 1, 50.0)]
     if is_left:
         job.notes[1].append((0.02, PathEvent.LEFT_SLOW, 0, 1, 0.0))
@@ -166,16 +166,16 @@ def test_a_slow_plane(job: Job, is_left: bool) -> None:
     assert (verdict.cause, verdict.plane) == (Cause.SLOW, 1)
 
 
-def test_a_plane_that_no_tape_names_is_not_named(job: Job) -> None:
-    """Packets were sent again in vain, and nothing was noted of the paths."""
+def test_a_plane_that_no_recording_names_is_not_named(job: Job) -> None:
+    """Packets were retransmitted in vain, and nothing was noted of the paths."""
     job.longer = 0.02
-    job.samples[1] = {"resent": 50, "twice": 45}
+    job.samples[1] = {"retransmitted": 50, "twice": 45}
     verdict = job.write().explain()
     assert (verdict.cause, verdict.rank, verdict.plane) == (Cause.SLOW, 1, -1)
     assert "a plane from rank 1 answered late" in str(verdict) and "-1" not in str(verdict)
 
 
-def test_what_the_tapes_do_not_explain_is_said_to_be_unknown(job: Job) -> None:
+def test_what_the_recordings_do_not_explain_is_said_to_be_unknown(job: Job) -> None:
     job.longer = 0.05
     assert job.write().explain().cause is Cause.UNKNOWN
 
@@ -191,26 +191,26 @@ def test_what_happened_at_another_time_is_no_cause(job: Job) -> None:
     assert job.write().explain().cause is Cause.LATE
 
 
-def test_a_tape_forgets_the_oldest(tmp_path: Path) -> None:
+def test_a_recording_forgets_the_oldest(tmp_path: Path) -> None:
     path = tmp_path / "1-0.flight"
-    tape = RingFile(path, Owner("g", 0, 1, 1, "p" * 10_000, ()))
-    first = tape.add("operations", 0, 1, 1.0, 0.0)
+    recording = RingFile(path, Owner("g", 0, 1, 1, "p" * 10_000, ()))
+    first = recording.add("operations", 0, 1, 1.0, 0.0)
     for i in range(LENGTHS["operations"] + 10):
-        tape.end_operation(tape.add("operations", 0, 1, float(i), 0.0), float(i) + 1)
-    tape.end_operation(first, 0.5)  # it is gone, and whoever has its place is left alone
+        recording.end_operation(recording.add("operations", 0, 1, float(i), 0.0), float(i) + 1)
+    recording.end_operation(first, 0.5)  # it is gone, and whoever has its place is left alone
     found = read(path).operations
     assert len(found) == LENGTHS["operations"] and list(found["number"]) == sorted(found["number"])
     assert found["number"][-1] == LENGTHS["operations"] + 11 and 0.5 not in found["ended"]
 
 
-def test_files_that_are_no_tapes_are_refused(tmp_path: Path, job: Job) -> None:
+def test_files_that_are_no_recordings_are_refused(tmp_path: Path, job: Job) -> None:
     job.write()
     whole = job.paths[0].read_bytes()
     wrong = {
         "empty": b"",
         "short": whole[:-1],
         "noise": b"\xff" * ring_file.SIZE,
-        "other": whole.replace(b'"tape": 1', b'"tape": 7', 1),
+        "other": whole.replace(b'"recording": 1', b'"recording": 7', 1),
         "nothing": b"{}".ljust(ring_file.HEAD_BYTES) + whole[ring_file.HEAD_BYTES :],
     }
     for name, data in wrong.items():
@@ -223,7 +223,7 @@ def test_files_that_are_no_tapes_are_refused(tmp_path: Path, job: Job) -> None:
 
 
 def test_many_operations_are_looked_at_once_each(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full tape has thousands; looking at all of them for each of them took an hour."""
+    """A full recording has thousands; looking at all of them for each of them took an hour."""
     job.late[3] = 0.038
     explainer = job.write()
     looks: list[int] = []
@@ -233,7 +233,7 @@ def test_many_operations_are_looked_at_once_each(job: Job, monkeypatch: pytest.M
     assert len(looks) <= 4 * COUNT
 
 
-def test_a_file_that_is_no_tape_is_named_once(tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(ConfigError) as refused:
         read(tmp_path / "x")
@@ -243,15 +243,16 @@ def test_a_file_that_is_no_tape_is_named_once(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.late[3] = 0.038
     job.write()
-    tapes = [word for path in job.paths for word in ("--tape", str(path))]
-    done = CliRunner().invoke(app, ["explain", *tapes])
+    recordings = [word for path in job.paths for word in ("--recording", str(path))]
+    done = CliRunner().invoke(app, ["explain", *recordings])
     assert done.exit_code == 0 and "rank 3 arrived" in done.output
     (row,) = [
-        json.loads(line) for line in CliRunner().invoke(app, ["explain", "--all", "--json", *tapes]).output.splitlines()
+        json.loads(line)
+        for line in CliRunner().invoke(app, ["explain", "--all", "--json", *recordings]).output.splitlines()
     ]
     assert (row["number"], row["cause"], row["rank"]) == (60, "late", 3)
     assert "know operation 999; they know 1 to 100" in str(
-        CliRunner().invoke(app, ["explain", "999", *tapes]).exception
+        CliRunner().invoke(app, ["explain", "999", *recordings]).exception
     )
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     nothing = CliRunner().invoke(app, ["explain"]).exception
@@ -263,17 +264,19 @@ def test_the_command(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) 
 
 
 def of(folder: Path, name: str, owner: Owner, written_at: int, slow: int = 10) -> Path:
-    """A tape of twenty operations, of which one is slow."""
-    tape = RingFile(folder / name, owner)
+    """A recording of twenty operations, of which one is slow."""
+    recording = RingFile(folder / name, owner)
     for i in range(1, 21):
-        tape.end_operation(tape.add("operations", 0, 1024, START + i, 0.0), START + i + (0.5 if i == slow else 0.001))
+        recording.end_operation(
+            recording.add("operations", 0, 1024, START + i, 0.0), START + i + (0.5 if i == slow else 0.001)
+        )
     os.utime(folder / name, (written_at, written_at))
     return folder / name
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where tapes are looked for."""
+    """Where recordings are looked for."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "softmrc").mkdir(mode=0o700)
     return tmp_path / "softmrc"
@@ -292,7 +295,7 @@ def test_of_several_runs_in_one_folder_the_newest_is_explained(folder: Path) -> 
     for rank in range(4):
         of(folder, f"{20 + rank}-0.flight", Owner("group", rank, 4, 20 + rank, "p", (), "bb"), 2000 + rank, slow=4)
     assert "all_reduce 4 took" in explained()[0] and "all_reduce 4 took" in explained("--group", "group")[0]
-    # A run of as many, of which only these ranks are of this host: the others' tapes are of another run.
+    # A run of as many, of which only these ranks are of this host: the others' recordings are of another run.
     for rank in (2, 3):
         of(folder, f"{30 + rank}-0.flight", Owner("group", rank, 4, 30 + rank, "p", (), "cc"), 3000 + rank, slow=5)
     assert "all_reduce 5 took" in explained()[0] and json.loads(explained("4", "--json")[0])["cause"] == "nothing"
@@ -309,13 +312,14 @@ def test_of_several_groups_of_a_job_the_one_that_did_most_is_explained(folder: P
     assert "all_reduce 3 took" in shown and "mrc/aa" in said and "--groups" in said
     listed = explained("--groups")[0].splitlines()
     assert listed == [
-        "mrc/aa: 20 operations, tapes of all ranks, train.py", "mrc/bb: 1 operation, tapes of all ranks, train.py",
+        "mrc/aa: 20 operations, recordings of all ranks, train.py",
+        "mrc/bb: 1 operation, recordings of all ranks, train.py",
     ]  # fmt: skip
     assert json.loads(explained("1", "--group", "mrc/bb", "--json")[0])["took_s"] == 9
     refused = CliRunner().invoke(app, ["explain", "--group", "nosuch"]).exception
     assert isinstance(refused, UsageError) and "no group nosuch; there are mrc/aa, mrc/bb" in str(refused)
-    tapes = [word for path in folder.iterdir() for word in ("--tape", str(path))]
-    refused = CliRunner().invoke(app, ["explain", "--group", "nosuch", *tapes]).exception
+    recordings = [word for path in folder.iterdir() for word in ("--recording", str(path))]
+    refused = CliRunner().invoke(app, ["explain", "--group", "nosuch", *recordings]).exception
     assert isinstance(refused, UsageError) and "no group nosuch; there is mrc" in str(refused)
 
 
@@ -325,16 +329,16 @@ def test_a_healthy_job_is_said_to_be_one(folder: Path) -> None:
     assert explained("5")[0].startswith("all_reduce 5 took 1.0 ms, usually 1.0 ms")
 
 
-def test_what_lies_in_the_folder_and_is_no_tape_is_passed_over(folder: Path) -> None:
+def test_what_lies_in_the_folder_and_is_no_recording_is_passed_over(folder: Path) -> None:
     whole = of(folder, "10-0.flight", Owner("group", 0, 1, 10, "p", ()), 1000)
     (folder / "5-0.flight").touch()
     shown, said = explained()
     assert "all_reduce 10 took" in shown and "5-0.flight" in said and said.count("\n") == 1
-    (folder / "6-0.flight").write_bytes(whole.read_bytes().replace(b'"tape": 1', b'"tape": 0', 1))
+    (folder / "6-0.flight").write_bytes(whole.read_bytes().replace(b'"recording": 1', b'"recording": 0', 1))
     (folder / "7-0.flight").symlink_to("nowhere")
     shown, said = explained()
     assert "all_reduce 10 took" in shown and "so are 2 more" in said and said.count("\n") == 1
-    named = CliRunner().invoke(app, ["explain", "--tape", str(whole), "--tape", str(folder / "5-0.flight")])
+    named = CliRunner().invoke(app, ["explain", "--recording", str(whole), "--recording", str(folder / "5-0.flight")])
     assert isinstance(named.exception, ConfigError)
 
 
@@ -348,7 +352,7 @@ def test_a_long_command_line_is_cut_until_it_fits(tmp_path: Path, letter: str) -
     assert path.stat().st_size == ring_file.SIZE
 
 
-def test_a_group_whose_name_does_not_fit_has_no_tape_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_group_whose_name_does_not_fit_has_no_recording_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a name that fits"):
         RingFile(tmp_path / "1-0.flight", Owner("g" * 5000, 0, 1, 1, "p", ()))
     RingFile(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
@@ -357,8 +361,8 @@ def test_a_group_whose_name_does_not_fit_has_no_tape_and_leaves_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["2-0.flight"]
 
 
-def test_a_tape_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is killed while it makes one leaves nothing that is taken for a tape."""
+def test_a_recording_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed while it makes one leaves nothing that is taken for a recording."""
     seen: list[list[Path]] = []
     honest = os.link
 
@@ -386,7 +390,7 @@ def test_a_tape_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytes
         (b'"rank": 0', b'"rank": "\\u001b[31m"'),
     ],
 )
-def test_whose_tape_it_is_must_make_sense(tmp_path: Path, what: bytes, other: bytes) -> None:
+def test_whose_recording_it_is_must_make_sense(tmp_path: Path, what: bytes, other: bytes) -> None:
     path = of(tmp_path, "1-0.flight", Owner("g", 0, 2, 1, "p", ()), 1)
     data = path.read_bytes()
     head = data[: ring_file.HEAD_BYTES].replace(what, other, 1).rstrip().ljust(ring_file.HEAD_BYTES)
@@ -399,7 +403,7 @@ def test_whose_tape_it_is_must_make_sense(tmp_path: Path, what: bytes, other: by
 
 def test_records_that_make_no_sense_are_left_out(job: Job) -> None:
     job.longer, job.dead = 0.015, [1]
-    job.samples[0] = {"resent": 37}
+    job.samples[0] = {"retransmitted": 37}
     job.notes[0] = [(0.011, PathEvent.LOST, 3, 1, 37.0), (0.011, PathEvent.SILENT, 3, 1, 0.0)]
     nan, inf = float("nan"), float("inf")
     for kind in (PathEvent.LOST, PathEvent.SILENT):
@@ -408,22 +412,22 @@ def test_records_that_make_no_sense_are_left_out(job: Job) -> None:
     job.notes[0].append((inf, PathEvent.SILENT, 3, 0, 0.0))
     before = str(job.write().explain())
     for begun, ended in ((nan, START), (START, nan), (-inf, START), (START, inf), (inf, inf), (START, START - 1)):
-        number = job.tapes[0].add("operations", 0, 1 << 20, begun, 0.0)
-        job.tapes[0].end_operation(number, ended)
-    job.tapes[0].add("samples", nan, inf, 1 << 63, 1 << 63, 0, 0, np.full(MAX_PLANES, (1 << 64) - 1, dtype="u8"))
-    job.tapes[0].add("samples", START + 99, inf, 0, 0, 0, 0, np.zeros(MAX_PLANES))
+        number = job.recordings[0].add("operations", 0, 1 << 20, begun, 0.0)
+        job.recordings[0].end_operation(number, ended)
+    job.recordings[0].add("samples", nan, inf, 1 << 63, 1 << 63, 0, 0, np.full(MAX_PLANES, (1 << 64) - 1, dtype="u8"))
+    job.recordings[0].add("samples", START + 99, inf, 0, 0, 0, 0, np.zeros(MAX_PLANES))
     explainer = Explainer([read(path) for path in job.paths])
     assert str(explainer.explain()) == before and "fell silent" in before
     assert [verdict.number for verdict in explainer.slow()] == [SLOW_ONE]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_a_damaged_tape_holds_is_explained_or_refused(tmp_path: Path, seed: int) -> None:
+def test_whatever_a_damaged_recording_holds_is_explained_or_refused(tmp_path: Path, seed: int) -> None:
     """Bytes are changed anywhere; what comes out is a verdict or a sentence, and never takes much memory."""
     rng = np.random.default_rng(seed)
     job = Job(tmp_path)
     job.longer = 0.02
-    job.samples[2] = {"resent": 50, "twice": 3}
+    job.samples[2] = {"retransmitted": 50, "twice": 3}
     job.notes[2] = [(0.005, PathEvent.LOST, 1, 0, 40.0), (0.012, PathEvent.SILENT, 3, 1, 10.0)]
     job.write()
     for path in job.paths:

@@ -43,10 +43,10 @@ def left(*evs: int, at_s: float = 0.02) -> list[dict[str, Any]]:
     ("slow", "events", "cause", "plane", "words"),
     [
         ({"waited_s": 0.041}, [], Cause.LATE, -1, "10.0.0.2 let it wait 40 ms"),
-        ({"resent": 37}, left(2, 6), Cause.DEAD, 2, "plane 2 fell silent, 37 packets sent again"),
+        ({"resent": 37}, left(2, 6), Cause.DEAD, 2, "plane 2 fell silent, 37 packets retransmitted"),
         ({"resent": 37, "waited_s": 0.041}, left(2, 6), Cause.DEAD, 2, "plane 2 fell silent"),
-        ({"resent": 9}, left(5), Cause.LOSSY, 1, "1 path of plane 1 were left, 9 packets sent again"),
-        ({"resent": 1}, [], Cause.LOSSY, -1, "1 packet sent again; no path was left"),
+        ({"resent": 9}, left(5), Cause.LOSSY, 1, "1 path of plane 1 were left, 9 packets retransmitted"),
+        ({"resent": 1}, [], Cause.LOSSY, -1, "1 packet retransmitted; no path was left"),
         ({"resent": 4}, left(2, 6, at_s=1.0), Cause.LOSSY, -1, "no path was left"),
         ({}, [], Cause.UNKNOWN, -1, "nothing that is marked explains it"),
         ({"took_s": 0.0101}, [], Cause.NOTHING, -1, ""),

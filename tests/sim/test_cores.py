@@ -79,7 +79,7 @@ def test_cores_change_nothing(name: str, seed: int) -> None:
         assert result.verdict == expected.verdict and result.simulated_us == expected.simulated_us
         for key in SERIES:
             assert np.array_equal(getattr(result, key), getattr(expected, key)), key
-        for key in ("unsent_packets", "last_lost_us", "last_resent_us"):
+        for key in ("unsent_packets", "last_lost_us", "last_retransmitted_us"):
             assert np.array_equal(getattr(result, key), getattr(expected, key), equal_nan=True), key
 
 

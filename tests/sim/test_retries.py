@@ -74,7 +74,7 @@ def test_what_seeds_do_not_agree_on_is_unclear() -> None:
 
 def test_a_fault_that_ends_costs_time_once_and_no_share_of_a_job(small: None) -> None:
     """Its share was of a run of twelve steps: a third of it with three times as many."""
-    fault = retries.FAULTS["T1 switch reboots"]
+    fault = retries.FAULTS["spine reboots"]
     calm = [run(retries.scenario_of("MRC", None), 1)]
     hit = [run(retries.scenario_of("MRC", fault), 1)]
     found = retries.weigh("reboot", "MRC", hit, calm, 2.0, is_lasting=False)

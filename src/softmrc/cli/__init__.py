@@ -19,7 +19,7 @@ COMMANDS = (
     LazyCommand("demo", "softmrc.cli.demo", "demo",
           "Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."),
     LazyCommand("info", "softmrc.cli.info", "info",
-          "Show what SoftMRC finds on this machine, what is missing, and the command that mends it."),
+          "Check this machine and print the command that installs or fixes what is missing."),
     LazyCommand("examples", "softmrc.cli.examples", "examples",
           "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
     LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
@@ -33,9 +33,9 @@ COMMANDS = (
           "Measure bandwidth and latency between two nodes: a server here, a client there."),
     LazyCommand("top", "softmrc.cli.top", "top",
           "Watch running devices live: planes, the state of every path, retransmissions."),
-    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario, and what it is compared with."),
+    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and its [[compare]] variants."),
     LazyCommand("explain", "softmrc.cli.explain", "explain",
-          "Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
+          "Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
           "burst of a running NCCL job."),
     LazyCommand("agent", "softmrc.cli.agent", "agent", "Export this host's metrics to Prometheus, at /metrics."),
     LazyCommand("dash", "softmrc.cli.agent", "dash", "Show this host's devices, or a fabric, on a web page."),
@@ -52,11 +52,12 @@ COMMANDS = (
     LazyCommand("study", "softmrc.cli.study", "study",
           "Explore designs by arithmetic, confirm the best with packets, and say why the others are out."),
     LazyCommand("fabric", "softmrc.cli.fabric", "fabric_app", "Configure, draw and trace a fabric."),
-    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app", "Ask and tell running devices of this user."),
-    LazyCommand("key", "softmrc.cli.key", "key_app", "Keys by which ends know each other, instead of a shared secret."),
+    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app", "Inspect and control your running devices."),
+    LazyCommand("key", "softmrc.cli.key", "key_app",
+          "Keys by which peers authenticate each other, instead of a secret."),
     LazyCommand("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
     LazyCommand("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: probe every path."),
-    LazyCommand("bench", "softmrc_bench.cli", "benches", "Measure what SoftMRC claims.", BENCH),
+    LazyCommand("bench", "softmrc_bench.cli", "benches", "Run the benchmarks behind the published figures.", BENCH),
 )  # fmt: skip
 
 app = typer.Typer(

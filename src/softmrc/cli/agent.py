@@ -25,7 +25,7 @@ MODULES = ("prometheus_client", "starlette", "uvicorn")  # that serving needs
 NEEDED = f"pip install {' '.join(MODULES).replace('_', '-')}"
 Address = Annotated[str, typer.Option("--listen", help="ADDRESS:PORT; off loopback only with a token.")]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", help=f"Holds the token that others must have; or {TOKEN}.")
+    Path | None, typer.Option("--token-file", help=f"File with the token that clients must send; or {TOKEN}.")
 ]
 
 

@@ -86,7 +86,7 @@ def _made(file: Path) -> BinaryIO:
 
 
 def capture(
-    interface: Annotated[str, typer.Argument(help="Where to listen, for example eth0.", show_default=False)],
+    interface: Annotated[str, typer.Argument(help="Interface, for example eth0.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Where to write (pcapng).", show_default=False)],
     seconds: Annotated[
         float, typer.Option(min=0.0, max=1e9, callback=a_number, help="For how long; 0: until Ctrl-C.")
@@ -95,8 +95,8 @@ def capture(
 ) -> None:
     """Write the UDP packets that pass an interface to a file, both directions. Needs root.
 
-    Hosts hand packets over in trains: a capture on a host that sends has a train as one long packet (turn segmentation
-    off there, or set gso = false). `Device.capture` writes a program's own packets, one by one."""
+    Hosts hand packets over in GSO batches: a capture on a host that sends has a batch as one long packet (turn
+    segmentation off there, or set gso = false). `Device.capture` writes a program's own packets, one by one."""
     count, sock = 0, opened(interface)
     target = _made(file)
     until = time.monotonic() + seconds if seconds else float("inf")

@@ -1,4 +1,4 @@
-"""`softmrc ctl …`: running devices of this user, asked and told."""
+"""`softmrc ctl …`: inspect and control running devices of this user."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ GROUPS = (
     LazyCommand("profile", "softmrc.cli.profiles", "profile_app",
           "Profiles that queue pairs are given: formats, EVs, congestion control."),
 )  # fmt: skip
-ctl_app = typer.Typer(cls=group_of(*GROUPS), help="Ask and tell running devices of this user.", no_args_is_help=True)
+ctl_app = typer.Typer(cls=group_of(*GROUPS), help="Inspect and control your running devices.", no_args_is_help=True)
 Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 Watch = Annotated[
-    float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Again every so many seconds.")
+    float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Repeat every N seconds.")
 ]
 
 
@@ -65,11 +65,11 @@ OneQpn = Annotated[int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ct
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
 Profile = Annotated[
-    int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
+    int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all queue pairs that use it.")
 ]
 MAX_NAMED = 4  # queue pairs in one line
 SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
-Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
+Stop = Annotated[bool, typer.Option("--stop", help="Stop at the first failure.")]
 
 
 def _again(watch: float, show: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Grid
 
 @ctl_app.command("devices")
 def devices(as_json: AsJson = False, watch: Watch = 0) -> None:
-    """Every running device."""
+    """List running devices."""
     _again(watch, lambda: _devices(as_json))
 
 
@@ -121,7 +121,7 @@ def _devices(as_json: bool) -> None:
 
 @ctl_app.command("planes")
 def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> None:
-    """The planes of a device: state, as its administrator and its link say, and what they carried."""
+    """Planes of a device: administrative and link state, MTU, counters."""
     with control.find_device(device) as node:
         _again(watch, lambda: _planes(node, as_json))
 
@@ -162,8 +162,8 @@ def _queue_pairs(node: control.DeviceClient, qpn: int | None, as_json: bool) -> 
     rows = node.queue_pairs(qpn)
 
     def table() -> Grid:
-        heads = ("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again", "paths")
-        shown = Grid(*heads, spare=("in flight, B", "round trip, µs", "peer", "sent again"), folds="paths")
+        heads = ("qpn", "state", "peer", "in flight, B", "round trip, µs", "retransmitted", "paths")
+        shown = Grid(*heads, spare=("in flight, B", "round trip, µs", "peer", "retransmitted"), folds="paths")
         for row in rows:
             peer = ", ".join(((row.get("peer") or {}).get("planes") or [])[:1])
             marks = Text("").join(MARKS[getattr(EvState, one["state"].upper())] for one in (row.get("evs") or [])[:64])
@@ -222,13 +222,13 @@ _change("allow", "Let queue pairs use EVs again that were denied.")
 
 
 def _warn_of_dead_ends(node: control.DeviceClient, qpn: int | None) -> None:
-    """Who denies the last path of a queue pair stops it, and may not know."""
+    """Denying the last path of a queue pair stops it."""
     pairs = [one for one in node.queue_pairs(qpn) if one.get("evs")]
     ended = [qpn_text(one["qpn"]) for one in pairs if all(ev["state"] == "denied" for ev in one["evs"])]
     if ended:
         shown = ", ".join(ended[:MAX_NAMED]) + (f" and {len(ended) - MAX_NAMED} more" * (len(ended) > MAX_NAMED))
         words = f"no path is left to queue pair{'s' * (len(ended) > 1)} {shown}: nothing is sent there until"
-        print(f"softmrc: {words} `softmrc ctl allow` gives one back", file=sys.stderr)
+        print(f"softmrc: {words} `softmrc ctl allow` allows one again", file=sys.stderr)
 
 
 def _tell(batch: control.BatchResult, word: str, as_json: bool) -> None:
@@ -262,7 +262,7 @@ def replace(
     all_copies: Annotated[bool, typer.Option("--all-copies", help="And in queue pairs that use the profile.")] = False,
     device: Device = None,
 ) -> None:
-    """Another path in the place of an EV."""
+    """Replace an EV by another path."""
     if all_copies and not profile:
         raise ConfigError("all-copies", all_copies, "with --profile only")
     # Longer ones are no number of 32 bits; whether they are wide values, the device says.
@@ -293,7 +293,9 @@ def port(
 
 @ctl_app.command("faults")
 def faults(
-    text: Annotated[str | None, typer.Argument(help="drop=0.01, 2:black_hole, …; '' ends them. None: show.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="e.g. drop=0.01 or 2:black_hole; '' clears; omit to show current faults.")
+    ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -314,8 +316,8 @@ def faults(
 
 @ctl_app.command("capture")
 def capture(
-    file: Annotated[Path | None, typer.Argument(help="Where packets are written from now on, as pcapng.")] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="End the one that runs.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="The pcapng file to write.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the running capture.")] = False,
     device: Device = None,
 ) -> None:
     """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
@@ -336,10 +338,10 @@ def probe(
     ],
     device: Device = None,
     timeout: Annotated[str, typer.Option(help="How long to wait.")] = "1s",
-    dscp: Annotated[int | None, typer.Option(min=0, max=63, help="How the questions are marked.")] = None,
+    dscp: Annotated[int | None, typer.Option(min=0, max=63, help="DSCP of the probes.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a peer for a sign of life over chosen paths."""
+    """Probe selected paths to a peer."""
     with control.find_device(device) as node:
         found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9, dscp)
     rows = [asdict(one) for one in found]
@@ -366,7 +368,7 @@ def events(
     as_json: AsJson = False,
     watch: Watch = 0,
 ) -> None:
-    """What happened to ports, paths and queue pairs; what a device no longer knows is counted."""
+    """Events of ports, paths and queue pairs; how many the device no longer holds."""
     with control.find_device(device) as node:
         _again(watch, lambda: _events(node, types or [], as_json))
 
@@ -391,7 +393,7 @@ def push(
     fabric: Annotated[Path, typer.Option("--fabric", help="The fabric file that its links are of.")],
     as_json: AsJson = False,
 ) -> None:
-    """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does.
+    """Apply a denylist to every running device: deny what it names, allow again what it no longer names.
     Exit status 1 if one did not do all of it; the others have."""
     from softmrc._support import resources
     from softmrc.fabric import AddressPlan, load
@@ -402,10 +404,10 @@ def push(
     found.links(description.fabric)
     nodes = control.devices()
     if not nodes:
-        raise UsageError("no device is running, so nobody was told")
+        raise UsageError("no device is running")
     failures = [why for node in nodes if (why := _push(node, found, plan, as_json))]
     if failures:
-        raise UsageError(f"of {len(nodes)} devices {len(failures)} did not do as the list says: {'; '.join(failures)}")
+        raise UsageError(f"of {len(nodes)} devices {len(failures)} did not apply the whole list: {'; '.join(failures)}")
 
 
 def _push(node: control.DeviceClient, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:

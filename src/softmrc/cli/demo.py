@@ -39,12 +39,12 @@ def demo(
     engine: bool = typer.Option(False, help="The engine alone: 64 MiB through a simulated network; takes a second."),
     in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
     on_gpu: bool = typer.Option(False, "--gpu", help="NCCL with our plugin, two processes on one GPU."),
-    sealed: bool = typer.Option(False, "--sealed", help="With packets that nobody on the wire can read or change."),
-    seed: int = typer.Option(1, help="With --engine: another seed, another storm."),
-    steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: as long as is usual."),
+    sealed: bool = typer.Option(False, "--sealed", help="Encrypt packets."),
+    seed: int = typer.Option(1, help="With --engine: seed of the random faults."),
+    steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: default length."),
     output: Path = typer.Option(Path("demo-report.html"), help="Where the report goes."),
 ) -> None:
-    """Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."""
+    """Train a small transformer on 4 ranks over 4 planes while they break: no step fails, results are bit-identical."""
     if engine:
         show_engine(seed)
         return
@@ -94,7 +94,7 @@ def loopback_story(console: Console, steps: int, settings: dict[str, str]) -> St
         TrainingRun(CALM, "mrc", steps),
         TrainingRun(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS)),
     ]
-    network = f"{len(PLANES)} planes on loopback" + (", sealed" if settings else "")
+    network = f"{len(PLANES)} planes on loopback" + (", encrypted" if settings else "")
     greet(console, network)
     with DemoRanks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo", **settings}) as ranks:
         perform(runs, ranks, view_for(console), lambda run: Director(run.script, len(PLANES), ranks.order))
@@ -180,8 +180,8 @@ def show(console: Console, runs: list[TrainingRun], text: str, is_good: bool) ->
     console.print("× usual: the worst step, as a multiple of the median step of the undisturbed run.", highlight=False)
     counters = faulty.counters
     console.print(
-        f"{counters['packets_sent']:,} packets sent, {counters['packets_retransmitted']:,} sent again; paths withdrawn "
-        f"{counters['evs_demoted']:,} times, trusted again {counters['evs_revived']:,} times.",
+        f"{counters['packets_sent']:,} packets sent, {counters['packets_retransmitted']:,} retransmitted; paths "
+        f"withdrawn {counters['evs_demoted']:,} times, revived {counters['evs_revived']:,} times.",
         highlight=False,
     )
     mark = ("Weights bit-identical", "bold green") if is_good else ("Weights differ", "bold red")

@@ -25,7 +25,7 @@ def _facts(result: story.DemoResult) -> Table:
     network, sender = result.network, result.sender
     left = [
         ("lost at random", network["lost"]),
-        (f"swallowed by dead plane {story.LOST_PLANE}", network["swallowed"]),
+        (f"lost on dead plane {story.LOST_PLANE}", network["swallowed"]),
         ("corrupted (one bit)", network["corrupted"]),
         ("trimmed to a header", network["trimmed"]),
         ("marked (ECN)", network["marked"]),
@@ -34,7 +34,7 @@ def _facts(result: story.DemoResult) -> Table:
     ]
     right = [
         ("data packets sent", sender["packets_sent"]),
-        ("… of them sent again", sender["packets_retransmitted"]),
+        ("… of them retransmitted", sender["packets_retransmitted"]),
         ("verdicts of loss undone", sender["loss_spurious"]),
         ("paths withdrawn", sender["evs_demoted"]),
         ("paths trusted again", sender["evs_revived"] + sender["evs_restored"]),

@@ -29,14 +29,14 @@ class DissectedRecord:
     record: wire.Record
     frame: wire.Frame | None
     reason: str = ""
-    opened: wire.Packet | None = None  # what was sealed, where its key is known
+    opened: wire.Packet | None = None  # decrypted, where its key is known
 
     @property
     def closing(self) -> str:
         """What closes the packet, and whether it is right."""
         assert self.frame is not None
         if self.frame.sealed is not None:
-            return "opened" if self.opened else "sealed"
+            return "decrypted" if self.opened else "encrypted"
         return f"icrc {_ICRC_WORDS[self.frame.icrc]}"
 
     @property
@@ -86,13 +86,13 @@ def dissect(
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(envvar=KEYLOG, help="A key log, to open sealed packets with.", show_default=False),
+        typer.Option(envvar=KEYLOG, help="A key log, to decrypt packets with.", show_default=False),
     ] = None,
     install: Annotated[
-        bool, typer.Option("--install-wireshark", help="Teach Wireshark and tshark MRC: put a Lua dissector in place.")
+        bool, typer.Option("--install-wireshark", help="Install the Lua dissector for Wireshark and tshark.")
     ] = False,
 ) -> None:
-    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."""
+    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or encryption."""
     if install:
         print(install_wireshark())
         return

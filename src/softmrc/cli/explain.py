@@ -20,10 +20,10 @@ from softmrc.ops.explain import Cause, Explainer, Explanation
 
 def explain(
     number: Annotated[
-        int | None, typer.Argument(min=1, help="Of the operation; without it, the one that lost most.")
+        int | None, typer.Argument(min=1, help="Number of the operation; default: the one that lost most time.")
     ] = None,
-    tape: Annotated[
-        list[Path] | None, typer.Option(help="A rank's tape; repeat for all. Without: this user's.")
+    recording: Annotated[
+        list[Path] | None, typer.Option(help="A rank's recording; repeat for all. Without: this user's.")
     ] = None,
     device: Annotated[
         str | None,
@@ -32,16 +32,16 @@ def explain(
     group: Annotated[
         str | None, typer.Option(help="Of which group; without it, of the newest job's the one that did most.")
     ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="List the groups of which there are tapes.")] = False,
+    groups: Annotated[bool, typer.Option("--groups", help="List the groups of which there are recordings.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Every operation that took longer than usual.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a running
-    NCCL job."""
+    """Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a
+    running NCCL job."""
     if groups:
-        say("\n".join(map(str, _groups(_in_folder(runtime_folder())))) or "no group: no tape is to be found")
+        say("\n".join(map(str, _groups(_in_folder(runtime_folder())))) or "no recordings found")
         return
-    explainer = _bursts_of(device) if device else Explainer(_tapes(tape, group))
+    explainer = _bursts_of(device) if device else Explainer(_recordings(recording, group))
     found = explainer.slow() if every else [explainer.explain(number)]
     if number is None and not as_json and all(one.cause is Cause.NOTHING for one in found):
         print("no operation took longer than usual")
@@ -55,7 +55,7 @@ def _bursts_of(device: str) -> BurstExplainer:
         return BurstExplainer.of(node)
 
 
-def _tapes(named: list[Path] | None, group: str | None) -> list[Recording]:
+def _recordings(named: list[Path] | None, group: str | None) -> list[Recording]:
     """Those that are named; or of the newest job the group that did most, of each rank the newest."""
     if named:
         return _of_one_group([read(path) for path in named], group)
@@ -69,15 +69,15 @@ def _tapes(named: list[Path] | None, group: str | None) -> list[Recording]:
     chosen = max(of_the_job, key=lambda one: one.operations)
     if len(of_the_job) > 1:
         say(f"softmrc: of {chosen}; `softmrc explain --groups` lists the others", stderr=True)
-    return list(chosen.tapes.values())
+    return list(chosen.recordings.values())
 
 
 @dataclass
 class _Group:
-    """Ranks that met, as the tapes of this user tell."""
+    """Ranks that met, as the recordings of this user tell."""
 
-    owner: Owner  # of one of the tapes
-    tapes: dict[int, Recording] = field(default_factory=dict)  # by rank
+    owner: Owner  # of one of the recordings
+    recordings: dict[int, Recording] = field(default_factory=dict)  # by rank
 
     @property
     def name(self) -> str:
@@ -87,31 +87,35 @@ class _Group:
 
     @property
     def pids(self) -> set[int]:
-        return {tape.owner.pid for tape in self.tapes.values()}
+        return {recording.owner.pid for recording in self.recordings.values()}
 
     @property
     def operations(self) -> int:
-        return max(int(tape.operations["number"].max(initial=0)) for tape in self.tapes.values())
+        return max(int(recording.operations["number"].max(initial=0)) for recording in self.recordings.values())
 
     def __str__(self) -> str:
-        ranks = f"{len(self.tapes)} of {self.owner.size} ranks" if len(self.tapes) < self.owner.size else "all ranks"
+        ranks = (
+            f"{len(self.recordings)} of {self.owner.size} ranks"
+            if len(self.recordings) < self.owner.size
+            else "all ranks"
+        )
         done = f"{self.operations:,} operation{'s' * (self.operations != 1)}"
-        return printable(f"{self.name}: {done}, tapes of {ranks}, {self.owner.program}")
+        return printable(f"{self.name}: {done}, recordings of {ranks}, {self.owner.program}")
 
 
 def _groups(found: list[Recording]) -> list[_Group]:
-    """The one of which a tape was written last comes last."""
+    """The one of which a recording was written last comes last."""
     groups: dict[tuple[str, int, str], _Group] = {}
     for one in found:
         key = (one.owner.group, one.owner.size, one.owner.run)
         group = groups.pop(key, None) or _Group(one.owner)
-        group.tapes[one.owner.rank] = one
+        group.recordings[one.owner.rank] = one
         groups[key] = group
     return list(groups.values())
 
 
 def _in_folder(where: Path) -> list[Recording]:
-    """Every tape there, the newest last. What cannot be read is passed over, in a line: nobody has named it."""
+    """Every recording there, the newest last. What cannot be read is passed over, in a line: nobody has named it."""
     found, refused = [], []
     for path in sorted(where.glob("*.flight") if where.is_dir() else (), key=_written_at):
         try:
@@ -135,7 +139,7 @@ def _of_one_group(found: list[Recording], group: str | None) -> list[Recording]:
     names = sorted({one.owner.group for one in found})
     if group is None and len(names) > 1:
         shown = printable(", ".join(names))
-        raise UsageError(f"there are tapes of several groups ({shown}); say which with --group")
+        raise UsageError(f"there are recordings of several groups ({shown}); say which with --group")
     kept = [one for one in found if group is None or one.owner.group == group]
     if not kept:
         _refuse_unknown(group, names)

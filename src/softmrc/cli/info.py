@@ -1,4 +1,4 @@
-"""`softmrc info`: what this machine has for SoftMRC, what it lacks, and the command that mends it."""
+"""`softmrc info`: what this machine has for SoftMRC, what it lacks, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ HERE = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 @dataclass(frozen=True)
 class Fact:
-    """One line: what was found, whether it will do, and what would mend it."""
+    """One line: what was found, whether it will do, and the command that fixes it."""
 
     name: str
     found: str
     is_good: bool = True
-    mend: str = ""
+    fix: str = ""
 
 
 def _planes() -> list[Fact]:
@@ -75,9 +75,9 @@ def _sysctl(name: str) -> int:
 def _buffers() -> Fact:
     wanted = DeviceConfig().buffer_bytes
     least = min(_sysctl("net.core.rmem_max"), _sysctl("net.core.wmem_max"))
-    mend = f"{_sudo()}sysctl -w net.core.rmem_max={4 * wanted} net.core.wmem_max={4 * wanted}"
+    fix = f"{_sudo()}sysctl -w net.core.rmem_max={4 * wanted} net.core.wmem_max={4 * wanted}"
     found = f"{least:,} bytes a socket, {wanted:,} are asked for"
-    return Fact("socket buffers", found, least >= wanted, mend if least < wanted else "")
+    return Fact("socket buffers", found, least >= wanted, fix if least < wanted else "")
 
 
 def _kernel() -> list[Fact]:
@@ -89,10 +89,12 @@ def _kernel() -> list[Fact]:
             except OSError:
                 return False
 
-    trains = [name for name, option in (("GSO", UDP_SEGMENT), ("GRO", UDP_GRO)) if has(option)]
+    offloads = [name for name, option in (("GSO", UDP_SEGMENT), ("GRO", UDP_GRO)) if has(option)]
     segment = Path("/proc/sys/net/ipv6/conf/all/seg6_enabled").exists()
-    words = f"Linux {platform.release()}; UDP {' and '.join(trains) or 'without GSO and GRO'}"
-    return [Fact("kernel", f"{words}; SRv6 {'yes' if segment else 'no'}", bool(trains), "" if trains else "Linux 5.0")]
+    words = f"Linux {platform.release()}; UDP {' and '.join(offloads) or 'without GSO and GRO'}"
+    return [
+        Fact("kernel", f"{words}; SRv6 {'yes' if segment else 'no'}", bool(offloads), "" if offloads else "Linux 5.0")
+    ]
 
 
 def _torch() -> Fact:
@@ -112,11 +114,11 @@ def _gpu() -> Fact:
 
 def _sealing() -> Fact:
     if not _core.can_seal():
-        mend = f"{_sudo()}apt install libssl-dev, then install softmrc again"
-        return Fact("sealing", "not built: OpenSSL's headers were not there", False, mend)
+        fix = f"{_sudo()}apt install libssl-dev, then install softmrc again"
+        return Fact("encryption", "not built: OpenSSL's headers were not there", False, fix)
     library, per_s = _core.cipher_speed()
     cipher = _core.faster_cipher().name.replace("_", "-")
-    return Fact("sealing", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
+    return Fact("encryption", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
 
 
 def _as_root(*words: str) -> str:
@@ -163,7 +165,7 @@ def facts() -> list[Fact]:
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Show what SoftMRC finds on this machine, what is missing, and the command that mends it."""
+    """Check this machine and print the command that installs or fixes what is missing."""
     found = facts()
     if as_json:
         print(json.dumps([asdict(fact) for fact in found], indent=2))
@@ -178,5 +180,5 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON ob
         table.add_column(overflow="fold")
         table.add_row(mark, fact.name, fact.found)
         console.print(table)
-        if fact.mend:  # as one line, however narrow the terminal: it is there to be copied
-            console.print(f"   {'':{width}} {fact.mend}", highlight=False, soft_wrap=True)
+        if fact.fix:  # as one line, however narrow the terminal: it is there to be copied
+            console.print(f"   {'':{width}} {fact.fix}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`softmrc key`: a key of this end's own, and the half of it that others are told."""
+"""`softmrc key`: an identity key, and its public half for others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from softmrc.connection import identity
 
-key_app = typer.Typer(help="Keys by which ends know each other, instead of a shared secret.", no_args_is_help=True)
+key_app = typer.Typer(help="Keys by which peers authenticate each other, instead of a secret.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="Where the key is, and the file of known peers.")]
 
 
@@ -20,11 +20,11 @@ def _show(mine: identity.Identity) -> None:
 
 @key_app.command("new")
 def new(folder: Folder) -> None:
-    """Make a key and an empty file of known peers; prints the line that others put into theirs."""
+    """Create a key and an empty known_peers file; print the line for the peers' known_peers."""
     _show(identity.make(folder))
 
 
 @key_app.command("show")
 def show(folder: Folder) -> None:
-    """Print the line that others put into their known_peers: a name, which they may change, and the public key."""
+    """Print the line for the peers' known_peers: a name, which may be changed there, and the public key."""
     _show(identity.Identity(folder))

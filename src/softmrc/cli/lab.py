@@ -104,7 +104,7 @@ def _as_json(lab: Lab, states: list[PortState]) -> dict[str, object]:
             "marked": s.counts.marked,
             "trimmed": s.counts.trimmed,
             "lost": s.counts.lost,
-            "swallowed": s.counts.swallowed,
+            "black_holed": s.counts.black_holed,
             "corrupted": s.counts.corrupted,
         }
         for s in states
@@ -118,7 +118,7 @@ def _ports_table(lab: Lab, states: list[PortState]) -> Table:
         table.add_column(head, justify="left" if head in ("port", "to", "state") else "right")
     for s in states:
         to = lab.shape.name_of(lab.shape.ends(s.link)[1]).rpartition(".")[2]
-        lost = s.counts.lost + s.counts.swallowed
+        lost = s.counts.lost + s.counts.black_holed
         state = Text("up") if s.is_up else Text("down", "red")
         table.add_row(
             s.port, to, state, f"{s.packets:,}", f"{s.bytes / 1e6:,.2f}", f"{s.dropped:,}",
@@ -147,7 +147,7 @@ def _nodes_table(lab: Lab, states: list[PortState]) -> Table:
         table.add_row(
             name, shown, f"{sum(s.packets for s in own):,}", f"{sum(s.bytes for s in own) / 1e6:,.2f}",
             f"{sum(s.dropped for s in own):,}", f"{sum(c.marked for c in counts):,}",
-            f"{sum(c.trimmed for c in counts):,}", f"{sum(c.lost + c.swallowed for c in counts):,}",
+            f"{sum(c.trimmed for c in counts):,}", f"{sum(c.lost + c.black_holed for c in counts):,}",
         )  # fmt: skip
     return table
 
@@ -184,14 +184,14 @@ def fail(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="down (unless told), blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; "
-            "a node: reboot (unless told), blackhole"
+            help="default: down for cables, reboot for nodes; blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; "
+            "a node: reboot, blackhole"
         ),
     ] = None,
     name: Name = None,
     plane: Plane = 0,
     lasting: Annotated[
-        str | None, typer.Option("--for", help=f"Heal by itself after this time, as 3s. A reboot always does: {REBOOT}")
+        str | None, typer.Option("--for", help=f"Heal after this time, e.g. 3s. A reboot always heals: {REBOOT}")
     ] = None,
 ) -> None:
     """Break a cable or a node."""
@@ -209,10 +209,10 @@ def fail(
 
 @lab_app.command("heal")
 def heal(
-    target: Annotated[str | None, typer.Argument(help="What to mend; without it, everything.")] = None,
+    target: Annotated[str | None, typer.Argument(help="What to repair; without it, everything.")] = None,
     name: Name = None,
     plane: Plane = 0,
 ) -> None:
-    """Mend what is broken."""
-    mended = Lab.find(name).heal(target, plane)
-    print("\n".join(f"{each}: healed" for each in mended) or "nothing is broken")
+    """Repair what is broken."""
+    healed = Lab.find(name).heal(target, plane)
+    print("\n".join(f"{each}: healed" for each in healed) or "nothing is broken")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 mapper_app = typer.Typer(help="Find what is broken in a fabric: probe every path.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a verdict.")]
 DenylistFile = Annotated[
-    Path | None, typer.Option("--denylist", help="Write what is broken here, for nodes to keep away from.")
+    Path | None, typer.Option("--denylist", help="Write a denylist of what is broken to this file.")
 ]
 Lanes = Annotated[int, typer.Option(min=1, max=64, help="Ports of a leaf that share a transceiver.")]
 SIM_KINDS = {"dead": "black_hole", "loss": "loss", "corrupt": "corrupt", "slow": "slow"}
@@ -37,9 +37,9 @@ SIM_KINDS = {"dead": "black_hole", "loss": "loss", "corrupt": "corrupt", "slow":
 def lab(
     name: Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.")] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.5, max=86400, callback=a_number, help="How long to look before the verdict.")
+        float, typer.Option(min=0.5, max=86400, callback=a_number, help="Seconds to probe before the verdict.")
     ] = 3.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on, and tell what changes, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep running and print changes, until Ctrl-C.")] = False,
     denylist: DenylistFile = None,
     lanes: Lanes = 1,
     as_json: AsJson = False,
@@ -63,13 +63,13 @@ def sim(
         list[str] | None,
         typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, callback=a_number, help="Of the fabric's time.")] = 1.4,
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, callback=a_number, help="Simulated seconds.")] = 1.4,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1)] = 1,
     denylist: DenylistFile = None,
     lanes: Lanes = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Map a simulated fabric that you break, to see what the mapper would say."""
+    """Map a simulated fabric with faults of your choice."""
     from softmrc.ops.mapper.simulated import SimulatedFabric
 
     description = load(resources.find(file, resources.FABRICS, "file"))
@@ -106,15 +106,13 @@ def plant(fabric: SimulatedFabric, things: Components, text: str, seconds: float
 
 @mapper_app.command("ecmp")
 def by_ports(
-    others: Annotated[list[Path] | None, typer.Argument(help="What other hosts saved, to judge together.")] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", "-d", help="4711-0; without: every one of this user.")
-    ] = None,
+    others: Annotated[list[Path] | None, typer.Argument(help="Files that other hosts saved, to combine.")] = None,
+    device: Annotated[str | None, typer.Option("--device", "-d", help="4711-0; without it, all of this user.")] = None,
     rounds: Annotated[int, typer.Option(min=0, max=100_000, help="Probes over each source port; 0: none.")] = 50,
-    save: Annotated[Path | None, typer.Option(help="Write what was seen here, for another host to judge with.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the results here, for another host to combine.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Where paths are chosen by a hash: probes of running devices over each source port, and what that tells."""
+    """ECMP networks: probe over each source port of running devices and report which fail."""
     cells = [cell for path in others or [] for cell in ecmp.load(path)]
     if rounds:
         nodes = [control.find_device(device)] if device else control.devices()

@@ -173,7 +173,7 @@ def perf(
         [], min=1, max=LARGEST, help="Client: bytes of a message; repeat for more. Without it: 2 B to 16 MiB."
     ),
     as_json: bool = typer.Option(False, "--json", help="Client: print one JSON object a size, as it is measured."),
-    once: bool = typer.Option(False, help="Server: leave after the first client that measures."),
+    once: bool = typer.Option(False, help="Server: exit after the first client that measures."),
     lanes: int = typer.Option(
         0, min=0, max=64, help="Lanes of this side; a client has a connection in each. 0: one, or by cores."
     ),

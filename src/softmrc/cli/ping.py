@@ -14,6 +14,7 @@ import typer
 from softmrc._support.units import ev_text
 from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import Connection, connect
+from softmrc.connection.path_mtu import MtuDiscovery
 from softmrc.device import EventType
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
@@ -81,9 +82,10 @@ class PlaneStatus:
 
     @classmethod
     def of(cls, connection: Connection, plane: int) -> PlaneStatus:
-        survey, row = connection._survey(), connection.device.planes()[plane]
+        sizes = MtuDiscovery(connection.device, 0, connection.peer.planes, 0, connection.is_sealed)
+        row = connection.device.planes()[plane]
         here, path = connection.device.local_planes[plane], row["path_mtu"]
-        full = survey.bytes_of(plane, connection.device.payload(connection.is_sealed))
+        full = sizes.bytes_of(plane, connection.device.payload(connection.is_sealed))
         return cls(plane, here.interface or str(here), row["link_mtu"], path, full, path > 0)
 
 

@@ -59,9 +59,9 @@ def plan(
     switch: Annotated[str, typer.Option(help="The capacity of a switch.")] = "51.2T",
     planes: Annotated[str, typer.Option(help="Numbers of planes to compare.")] = "1,2,4,8",
     tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "1,2,3,4",
-    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a T0.")] = "1",
+    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a leaf.")] = "1",
     nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
-    spares: Annotated[str, typer.Option(help="GPUs that stand by, each with its ports: a share of the others.")] = "1%",
+    spares: Annotated[str, typer.Option(help="Spare GPUs, each with its ports: a share of the others.")] = "1%",
     lane: Annotated[str, typer.Option(help="The rate of a switch's lane: it has no more ports than lanes.")] = "100G",
     all_tiers: Annotated[bool, typer.Option("--all", help="Also designs with more tiers than they need.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
@@ -148,9 +148,9 @@ def _plan_table(designs: list[plans.Design]) -> Table:
 def assess(
     file: File,
     trials: Annotated[
-        int, typer.Option(min=0, max=100_000, help="How many months to draw; 0: as many as take a few seconds.")
+        int, typer.Option(min=0, max=100_000, help="Months to simulate; 0: as many as take a few seconds.")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other months.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the Monte Carlo.")] = 1,
     assumptions: Annotated[bool, typer.Option("--assumptions", help="Also print everything that is assumed.")] = False,
     as_json: AsJson = False,
     report: Report = None,

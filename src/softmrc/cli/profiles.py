@@ -57,7 +57,7 @@ def show(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """What there is, what it says, and how many queue pairs use it."""
+    """List profiles, their settings, and how many queue pairs use them."""
     with control.find_device(device) as node:
         laid = control.Profiles(node)
         _show(as_json, laid.all() if number is None else [laid.find(number)])
@@ -70,14 +70,14 @@ def add(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """A new one, in INIT: `add ev count=64 mode=automatic`."""
+    """Add a profile, in INIT: `add ev count=64 mode=automatic`."""
     with control.find_device(device) as node:
         _show(as_json, [control.Profiles(node).add(kind, **_settings(settings))])
 
 
 @profile_app.command("set")
 def change(number: Number, settings: Settings = None, device: Device = None, as_json: AsJson = False) -> None:
-    """Change what one in INIT says: all that is named, or nothing."""
+    """Change settings of a profile in INIT: all of them, or none."""
     with control.find_device(device) as node:
         _show(as_json, [control.Profiles(node).set(number, **_settings(settings))])
 
@@ -96,7 +96,7 @@ def state(
 
 @profile_app.command("remove")
 def remove(number: Number, device: Device = None) -> None:
-    """One that is in INIT."""
+    """Remove a profile that is in INIT."""
     with control.find_device(device) as node:
         control.Profiles(node).remove(number)
     print(f"profile {number} is gone")
@@ -109,7 +109,7 @@ def give(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """What queue pairs get, from now on, that ask for no profile."""
+    """Set the default profile of new queue pairs."""
     if (number is None) == (own is None):
         raise ConfigError("number", number, "the number of a profile, or --own")
     with control.find_device(device) as node:

@@ -51,7 +51,7 @@ def _print(found: list[weighed.Cost], seeds: int, gpu_hour_usd: float) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Lost to retries", title_justify="left")
     table.add_column("while", no_wrap=True)
     table.add_column("")
-    for head in ("sent again", "time lost", "worst step", "$/1000 GPU-h"):
+    for head in ("retrans.", "time lost", "worst step", "$/1000 GPU-h"):
         table.add_column(head, justify="right")
     for one in found:
         table.add_row(one.fault if one.transport == "MRC" else "", one.transport, *cells(one))

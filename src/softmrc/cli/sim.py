@@ -66,23 +66,21 @@ def sim(
     file: Annotated[
         Path, typer.Argument(help="A scenario: a TOML file, or a name of `softmrc examples`.", show_default=False)
     ],
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Another seed than the scenario's.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Seed; default: the scenario's.")] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="So many seeds, one after the other, for the spread of the answer.")
+        int, typer.Option(min=1, max=1000, help="Number of seeds to run, for the spread of the answer.")
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write a page with plots here (HTML).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report with plots here.")] = None,
     fabric: FabricFile = None,
     only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--set", help="Change a key: fabric.planes=8.")] = None,
     cores: Annotated[
-        int, typer.Option(min=0, max=255, help="Cores; they change only the time it takes. 0: as the size asks.")
+        int, typer.Option(min=0, max=255, help="Cores; the result is the same with any number. 0: by size.")
     ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
-    """Run a scenario, and what it is compared with."""
+    """Run a scenario and its [[compare]] variants."""
     check_place(report)
     scenario = _with_keys(_load(file, fabric), keys or [])
     if only is not None:
@@ -197,8 +195,8 @@ def _print_results(scenario: simulator.Scenario, runs: list[list[Result]]) -> No
 
 
 FIGURES_NOTE = (
-    "flows: that arrived; runs: that finished; mean, p99, max: how long flows take; resent: data packets sent again; "
-    "trimmed: of which switches kept the header; lost: packets that faults took or full queues dropped."
+    "flows: that arrived; runs: that finished; mean, p99, max: how long flows take; retrans.: data packets "
+    "retransmitted; trimmed: of which switches kept the header; lost: packets that faults took or full queues dropped."
 )
 
 
@@ -209,7 +207,7 @@ def _figures(columns: list[list[dict[str, Any]]]) -> Table:
     table.add_column("")
     several = len(columns[0]) > 1
     heads = ("mean µs", "p99 µs", "max µs", *(("least … most",) if several else ()), "slowest Gb/s")
-    counts = ("resent", "lost") if several else ("resent", "trimmed", "lost")
+    counts = ("retrans.", "lost") if several else ("retrans.", "trimmed", "lost")
     for head in ("runs" if several else "flows", *heads, *counts):
         table.add_column(head, justify="right", overflow="fold")
     for rows in columns:
@@ -221,7 +219,7 @@ def _figures(columns: list[list[dict[str, Any]]]) -> Table:
             continue
         most = [row["fct_max_us"] for row in whole]
         spread = [f"{min(most):,.1f} … {max(most):,.1f}"] if several else []
-        packets = {"resent": [row["retransmitted"] for row in whole], "trimmed": [row["trimmed"] for row in whole]}
+        packets = {"retrans.": [row["retransmitted"] for row in whole], "trimmed": [row["trimmed"] for row in whole]}
         packets["lost"] = [row["lost_to_faults"] + row["dropped"] for row in whole]
         table.add_row(
             first["name"], done, *(_number(_median(whole, key)) for key in ("fct_mean_us", "fct_p99_us", "fct_max_us")),
@@ -337,7 +335,7 @@ def _sweep_table(scenario: simulator.Scenario, rows: list[dict[str, Any]], keys:
         table.add_column("", overflow="fold")
     figure = answers.figure_of(scenario)
     heads = (f"{figure.replace('_', ' ')} {answers.FIGURES[figure].unit}", "least … most", "mean µs", "max µs")
-    for column in ("finished", *heads, "Gb/s in all", "resent"):
+    for column in ("finished", *heads, "Gb/s in all", "retrans."):
         table.add_column(column, justify="right", overflow="fold")
     points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -345,13 +343,13 @@ def _sweep_table(scenario: simulator.Scenario, rows: list[dict[str, Any]], keys:
         points.setdefault((*(str(row["point"][key]) for key in keys), *name), []).append(row)
     for point, found in sorted(points.items(), key=lambda item: [_sortable(part) for part in item[0]]):
         names = ("answer", "fct_mean_us", "fct_max_us", "goodput_gbps", "retransmitted")
-        said, mean, most, rate, resent = (sweeps.gather(found, name) for name in names)
+        said, mean, most, rate, retransmitted = (sweeps.gather(found, name) for name in names)
         done = sum(row["verdict"] == "complete" for row in found)
         table.add_row(
             *point, f"{done}/{len(found)}", answers.number(said.mean) if said else sweeps.stopped(found) or "–",
             f"{answers.number(said.least)} … {answers.number(said.most)}" if said else "–",
             *(_number(one.mean if one else None) for one in (mean, most)),
-            *(_number(one.mean if one else None, 0) for one in (rate, resent)),
+            *(_number(one.mean if one else None, 0) for one in (rate, retransmitted)),
         )  # fmt: skip
     return table
 

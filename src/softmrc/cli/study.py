@@ -35,7 +35,7 @@ def study(
     ] = False,
     kept: Annotated[
         Path | None,
-        typer.Option("--keep", help="Keep confirmations in this file; those in it are taken.", show_default=False),
+        typer.Option("--keep", help="Cache simulation results in this file (resume).", show_default=False),
     ] = None,
     engine: Annotated[str, typer.Option(help="Where those runs go: local (all cores) or ray.")] = "local",
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes for them; 0: one for each core.")] = 0,

@@ -30,10 +30,10 @@ MESSAGE = 1 << 20
 DEPTH = 8
 MAX_MARKS = 64  # paths of a plane that are shown one by one
 COUNTS = {
-    "packets_retransmitted": "sent again",
+    "packets_retransmitted": "retransmitted",
     "loss_spurious": "needlessly",
     "evs_demoted": "paths withdrawn",
-    "evs_revived": "trusted again",
+    "evs_revived": "revived",
     "timeouts": "timeouts",
 }
 LEGEND = Text.assemble(
@@ -120,7 +120,7 @@ def load_on(address: str, planes: list[str], loss: float, secret: str | None) ->
     host, port = split_address(address)
     with connect(host, port, planes=planes or None, secret=secret_from(secret)) as connection:
         if not connection.device.control:
-            raise UsageError("top looks at devices through their control sockets, and SOFTMRC_CONTROL=0 allows none")
+            raise UsageError("top needs control sockets, and SOFTMRC_CONTROL=0 disables them")
         connection.device.set_faults(drop=loss)
         source = connection.device.register(bytearray(MESSAGE))
         remote, under_way = memory_of(connection, MESSAGE), 0
@@ -149,8 +149,7 @@ def watched(device: str | None) -> list[DeviceView]:
             found.append(DeviceView(node))
     if not found:
         raise UsageError(
-            f"nobody is there to be looked at: no device of yours is in {runtime_folder()}; "
-            "--load HOST:PORT makes a load, against a `softmrc perf`"
+            f"no running device of yours in {runtime_folder()}; --load HOST:PORT makes a load, against a `softmrc perf`"
         )
     return found
 
@@ -173,10 +172,12 @@ def look(sights: list[DeviceView], work: Work, seconds: float, interval_s: float
 
 def top(
     device: Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711; without it, all.")] = None,
-    seconds: float = typer.Option(0.0, min=0.0, max=1e9, callback=a_number, help="Leave after so long; 0: on Ctrl-C."),
-    interval_s: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="How often the screen changes."),
+    seconds: float = typer.Option(
+        0.0, min=0.0, max=1e9, callback=a_number, help="Stop after so many seconds; 0: on Ctrl-C."
+    ),
+    interval_s: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Seconds between updates."),
     load: Annotated[
-        str | None, typer.Option("--load", metavar="HOST:PORT", help="Make a load: where `softmrc perf` listens.")
+        str | None, typer.Option("--load", metavar="HOST:PORT", help="Generate load against this `softmrc perf`.")
     ] = None,
     plane: list[str] = typer.Option([], help="A plane for the load: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
     loss: float = typer.Option(
@@ -188,7 +189,7 @@ def top(
     if load is None:
         for name, value in (("plane", plane), ("loss", loss), ("secret", secret)):
             if value:
-                raise ConfigError(name, "given", "beside --load HOST:PORT, which it is about")
+                raise ConfigError(name, "given", "only with --load HOST:PORT")
         look(watched(device), time.sleep, seconds, interval_s)
         return
     if device is not None:

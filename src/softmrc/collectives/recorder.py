@@ -1,4 +1,4 @@
-"""What writes the tape of a rank: marks of its operations as they come, and a thread that samples the rest."""
+"""What writes the recording of a rank: marks of its operations as they come, and a thread that samples the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ASKED_FOR = "SOFTMRC_RECORD"
 MAX_CALLERS = 16
-MAX_TAPES = 64  # of processes that are gone
+MAX_RECORDINGS = 64  # of processes that are gone
 MAX_PAIRS = 64  # that a sample asks; of more, these many
 _TASKS = Path("/proc/self/task")
 
@@ -56,7 +56,7 @@ class RankRecorder:
         _forget_old(where)
         planes = tuple(str(plane) for plane in group.device.local_planes)
         owner = Owner(name, group.rank, group.size, os.getpid(), " ".join(sys.argv), planes, run)
-        self.tape = self._claim(where, owner)
+        self.file = self._claim(where, owner)
         self._met = 0
         self._known: list[tuple[int, QueuePair]] = []
         self._drops = np.zeros((group.size, MAX_PLANES), dtype=np.int64)
@@ -93,7 +93,7 @@ class RankRecorder:
         if caller not in self._waits and len(self._waits) < MAX_CALLERS:
             self._waits.setdefault(caller, _stood_in_line_ns(caller))
         with self._lock:
-            self._open[id(native)] = self.tape.add("operations", kind, nbytes, time.time(), 0.0)
+            self._open[id(native)] = self.file.add("operations", kind, nbytes, time.time(), 0.0)
 
     def end(self, native: Any) -> None:
         """It has ended; more than once is no matter."""
@@ -102,10 +102,10 @@ class RankRecorder:
         with self._lock:
             number = self._open.pop(id(native), None)
             if number is not None:
-                self.tape.end_operation(number, time.time())
+                self.file.end_operation(number, time.time())
 
     def close(self) -> None:
-        """Stop; the tape stays, for those who ask afterwards."""
+        """Stop; the recording stays, for those who ask afterwards."""
         self._ends.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
@@ -133,7 +133,7 @@ class RankRecorder:
         if sums != self._before:
             self._note_paths(now, sums)
             self._before = sums
-        self.tape.add("samples", now, self._waited, *sums.values(), received)
+        self.file.add("samples", now, self._waited, *sums.values(), received)
 
     def _waited_longest(self) -> float:
         """Seconds since the last sample that a thread which issues operations stood in line for a processor."""
@@ -160,27 +160,27 @@ class RankRecorder:
             seen = np.isin(np.arange(MAX_PLANES), planes)
             good[peer] &= own | ~seen  # one queue pair that has nothing left there will do
         for peer, plane in np.argwhere(drops > self._drops).tolist():
-            self.tape.add(
+            self.file.add(
                 "notes", now, PathEvent.LOST, peer, plane, float(drops[peer, plane] - self._drops[peer, plane])
             )
         for peer, plane in np.argwhere(self._good & ~good).tolist():
-            self.tape.add("notes", now, PathEvent.SILENT, peer, plane, 0.0)
+            self.file.add("notes", now, PathEvent.SILENT, peer, plane, 0.0)
         for peer, plane in np.argwhere(good & ~self._good).tolist():
-            self.tape.add("notes", now, PathEvent.BACK, peer, plane, 0.0)
+            self.file.add("notes", now, PathEvent.BACK, peer, plane, 0.0)
         self._drops, self._good = drops, good
         if sums["ports_left_slow"] > self._before.get("ports_left_slow", 0):
             for peer, pair in self._pairs:
                 mask = int(pair.query()["data_ports"])
                 for plane in range(len(self._group.device.local_planes)):
                     if not mask >> plane & 1:
-                        self.tape.add("notes", now, PathEvent.LEFT_SLOW, peer, plane, 0.0)
+                        self.file.add("notes", now, PathEvent.LEFT_SLOW, peer, plane, 0.0)
 
 
 def _forget_old(where: Path) -> None:
-    """Tapes outlive their processes, so that they can be asked; the newest few do. What was never finished does not."""
+    """Keep the newest recordings of processes that have ended; remove older and unfinished ones."""
     with suppress(OSError):
-        tapes = sorted(where.glob("*.flight"), key=lambda path: path.stat().st_mtime)
-        for path in [*tapes[:-MAX_TAPES], *where.glob(f"*.flight{UNFINISHED}")]:
+        recordings = sorted(where.glob("*.flight"), key=lambda path: path.stat().st_mtime)
+        for path in [*recordings[:-MAX_RECORDINGS], *where.glob(f"*.flight{UNFINISHED}")]:
             if not Path("/proc", path.name.partition("-")[0]).exists():
                 path.unlink()
 

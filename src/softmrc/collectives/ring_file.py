@@ -18,7 +18,7 @@ HEAD_BYTES = 4096
 MAX_PLANES = 16
 MAX_RANKS = 65536
 LATEST_S = 1e11  # since 1970; what says it was later, or is no number, is none of our records
-UNFINISHED = ".new"  # ends the name of a tape until it has its head
+UNFINISHED = ".new"  # ends the name of a recording until it has its head
 INTERVAL_S = 0.02  # from one sample to the next
 OPERATION = np.dtype(
     [("number", "<u8"), ("kind", "<u4"), ("bytes", "<u8"), ("begun", "<f8"), ("ended", "<f8")]
@@ -27,8 +27,8 @@ SAMPLE = np.dtype(
     [
         ("number", "<u8"),
         ("at", "<f8"),
-        ("waited", "<f8"),  # seconds that callers stood in line for a processor, since the beginning
-        ("resent", "<u8"),
+        ("waited", "<f8"),  # seconds that callers waited for a processor, since the beginning
+        ("retransmitted", "<u8"),
         ("twice", "<u8"),  # packets that came a second time
         ("timeouts", "<u8"),
         ("left_slow", "<u8"),
@@ -54,7 +54,7 @@ class PathEvent(IntEnum):
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose tape it is."""
+    """Whose recording it is."""
 
     group: str
     rank: int
@@ -68,17 +68,17 @@ class Owner:
         """The first page; of the program as much as fits."""
         program = self.program[:500]
         while True:
-            head = json.dumps({"tape": VERSION} | self.__dict__ | {"program": program}).encode()
+            head = json.dumps({"recording": VERSION} | self.__dict__ | {"program": program}).encode()
             over = len(head) - HEAD_BYTES
             if over <= 0:
                 return head.ljust(HEAD_BYTES, b" ")
             if not program:
-                raise ConfigError("group", f"{self.group[:20]}…", "a name that fits into a tape's first page")
+                raise ConfigError("group", f"{self.group[:20]}…", "a name that fits into a recording's first page")
             program = program[: -(over // 12 + 1)]  # a character has twelve bytes at most: \ud83d\ude00
 
 
 class RingFile:
-    """A tape that is written."""
+    """A recording that is written."""
 
     def __init__(self, path: Path, owner: Owner) -> None:
         self.path = path
@@ -89,7 +89,7 @@ class RingFile:
             with os.fdopen(descriptor, "r+b") as file:
                 os.posix_fallocate(descriptor, 0, SIZE)  # a full disk found later, by the mapping, is fatal
                 file.write(head)
-            os.link(unfinished, path)  # whoever sees the tape sees it whole; unlike a rename it replaces no other
+            os.link(unfinished, path)  # whoever sees the recording sees it whole; unlike a rename it replaces no other
         finally:
             unfinished.unlink(missing_ok=True)
         self._rings = _rings(path, "r+")
@@ -114,7 +114,7 @@ class RingFile:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a tape held when it was read: each ring in order, whole records only."""
+    """What a recording held when it was read: each ring in order, whole records only."""
 
     owner: Owner
     operations: np.ndarray
@@ -123,7 +123,7 @@ class Recording:
 
 
 def read(path: Path) -> Recording:
-    """A tape, as it is now; a file that is none is refused."""
+    """A recording, as it is now; a file that is none is refused."""
     allowed = "a flight recorder's file"
     try:
         if path.stat().st_size != SIZE:
@@ -132,17 +132,17 @@ def read(path: Path) -> Recording:
             found = json.loads(file.read(HEAD_BYTES))
         rings = _rings(path, "r")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("tape", str(path), f"{allowed} ({words_of(error)})") from None
+        raise ConfigError("recording", str(path), f"{allowed} ({words_of(error)})") from None
     try:
-        if found["tape"] != VERSION:
-            raise ValueError(f"version {found['tape']}")
+        if found["recording"] != VERSION:
+            raise ValueError(f"version {found['recording']}")
         planes = tuple(str(one) for one in found["planes"])
         numbers = (int(found["rank"]), int(found["size"]), int(found["pid"]))
         owner = Owner(str(found["group"]), *numbers, str(found["program"]), planes, str(found.get("run", "")))
         if not 0 <= owner.rank < owner.size <= MAX_RANKS:
             raise ValueError(f"rank {owner.rank} of {owner.size}")
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError("tape", str(path), f"{allowed} ({printable(str(error))})") from None
+        raise ConfigError("recording", str(path), f"{allowed} ({printable(str(error))})") from None
     kept = {}
     for name, ring in rings.items():
         rows = np.array(ring)

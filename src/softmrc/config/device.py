@@ -86,9 +86,9 @@ class DeviceConfig:
     port: int = 0  # the UDP port of every plane; further lanes have those that follow; 0: any free one
     lanes: int = 0  # threads that move packets, each with sockets of its own; 0: by cores, or one where there is a port
     sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
-    quantum: int = 0  # packets in a row that may share a path; 0: as many as two of the kernel's trains hold
+    quantum: int = 0  # packets in a row that may share a path; 0: as many as two GSO batches hold
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
-    mtu_limit: int = 16256  # four such packets fill a train
+    mtu_limit: int = 16256  # four such packets fill a GSO batch
     icrc: bool = True
     seal: str = (
         "auto"  # packets are hidden and authentic: "on", "off", or where there is a secret and a way to leave here

@@ -40,7 +40,7 @@ VARIABLES = {
     "SOFTMRC_DENYLIST": "a file of paths that no queue pair takes",
     "SOFTMRC_CONTROL": "0: devices have no socket by which they can be asked and told things",
     "SOFTMRC_TOKEN": "what whoever asks an agent from another machine must show",
-    KEYLOG: "a file for the keys of sealed connections, with which captures of them can be read",
+    KEYLOG: "a file for the keys of encrypted connections, to decrypt captures with",
     fabric_host.FILE: "the file of the fabric whose host this is; with SOFTMRC_HOST",
     fabric_host.NUMBER: "which host of that fabric this is",
     "SOFTMRC_FAULTS": "faults on demand, of every device of the process",

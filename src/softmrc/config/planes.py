@@ -173,5 +173,5 @@ def chosen_mtu(planes: list[LocalPlane], wanted: int, limit: int) -> int:
 
 
 def sealed_mtu(planes: list[LocalPlane], plain: int) -> int:
-    """The payload of a sealed packet, where a plain one has so much."""
+    """The payload of an encrypted packet, where a plain one has so much."""
     return min(plain, payload_mtu(planes, LONGEST_SEALED_OVERHEAD))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from softmrc._support.subprocesses import python_command
 from softmrc.errors import InternalError, UsageError
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 LEAVE_S = 5.0
 
 
@@ -85,7 +85,7 @@ class DemoRanks:
                 process.stdin.write(json.dumps(what) + "\n")
                 process.stdin.flush()
 
-    def next(self, timeout_s: float = PATIENCE_S) -> RankMessage | None:
+    def next(self, timeout_s: float = TIMEOUT_S) -> RankMessage | None:
         """What is said next; None when nobody says anything for so long. A rank that fails ends the demo."""
         try:
             report = self._reports.get(timeout=timeout_s)
@@ -101,7 +101,7 @@ class DemoRanks:
         last = self._errors_of(rank).read_text().strip().splitlines()
         if last and "No module named 'torch'" in last[-1]:
             return UsageError("the demo trains with torch, which is not installed: pip install torch")
-        return InternalError(f"rank {rank} ended before its time: {last[-1] if last else 'without a word'}")
+        return InternalError(f"rank {rank} ended early: {last[-1] if last else 'without output'}")
 
     def stop(self) -> None:
         """Let them go, and end those who do not."""

@@ -79,18 +79,18 @@ class Director:
         if fault.is_port:
             self._turn(fault, False, now)
         else:
-            self._weather(fault, fault.faults)
+            self._set_faults(fault, fault.faults)
 
     def _end(self, fault: ScriptedFault) -> None:
         if fault.is_port:
             self._turn(fault, True, 0.0)
         else:
-            self._weather(fault, {})
+            self._set_faults(fault, {})
 
     def _turn(self, fault: ScriptedFault, up: bool, now: float) -> None:
         self._is_up[fault], self._turned_at[fault] = up, now
         self._order(fault.rank, {"do": "port", "plane": fault.plane, "up": up})
 
-    def _weather(self, fault: ScriptedFault, faults: dict[str, Any]) -> None:
+    def _set_faults(self, fault: ScriptedFault, faults: dict[str, Any]) -> None:
         for plane in range(self._planes) if fault.plane is None else [fault.plane]:
             self._order(fault.rank, {"do": "faults", "plane": plane, "faults": faults})

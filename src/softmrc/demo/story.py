@@ -83,7 +83,7 @@ def play(run: TrainingRun, ranks: DemoRanks, watch: Watcher, director: Director)
             spoken_at = now
             _note(run, report, director)
         elif now - spoken_at > SILENCE_S:
-            raise InternalError(f"no rank has said anything for {SILENCE_S:.0f} s")
+            raise InternalError(f"no rank has reported anything for {SILENCE_S:.0f} s")
         _note_faults(run, director.tick(now), now - run.begun_at)
         watch(run, director)
 

@@ -157,17 +157,17 @@ class Pair:
         return self._native.weather(sender, 1 - sender, plane)
 
     def set_faults(self, **knobs: float | bool) -> None:
-        """The same weather on every plane, both ways."""
+        """The same faults on every plane, both ways."""
         for sender in (0, 1):
             for plane in range(self.planes):
-                weather = self.faults(sender, plane)
+                link = self.faults(sender, plane)
                 for name, value in knobs.items():
-                    setattr(weather, name, value)
+                    setattr(link, name, value)
 
     weather, set_weather = faults, set_faults  # their names before
 
     def set_plane(self, plane: int, up: bool, *, silently: bool = False) -> None:
-        """A cable is cut or mended. Both ends notice at once, unless it happens silently."""
+        """Cut or repair a cable. Both ends notice at once, unless it happens silently."""
         for sender in (0, 1):
             self.faults(sender, plane).black_hole = not up
             if not silently:

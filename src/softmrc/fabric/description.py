@@ -90,7 +90,7 @@ class SwitchSettings:
 
 @dataclass(frozen=True)
 class Failures:
-    """How often each part breaks and how long mending it takes. docs/assess.md says which of these figures are
+    """How often each part breaks and how long repairing it takes. docs/assess.md says which of these figures are
     published, by whom, and which are assumptions."""
 
     link_per_year: float = 0.0068  # of each cable
@@ -110,8 +110,8 @@ class Failures:
     power_repair_h: float = 2.0
     flap_s: float = 3.0
     dispatch_h: float = 4.0  # from a failure until somebody can begin
-    crews: int = 0  # who mend, one thing each at a time; 0: as many as it takes
-    maintenance_days: float = 7.0  # between windows in which everything is mended that was left broken
+    crews: int = 0  # who repair, one thing each at a time; 0: as many as it takes
+    maintenance_days: float = 7.0  # between windows in which everything is repaired that was left broken
     links_per_optic: int = 0  # of a leaf's transceiver: links to as many hosts, that fail together; 0: as 800G hold
     planes_per_optic: int = 0  # of a NIC's transceiver: its planes that fail together; 0: as 800G hold
     planes_per_cable: int = 1  # that share a cable to a host

@@ -144,7 +144,7 @@ class PortCounts:
     marked: int = 0
     trimmed: int = 0
     lost: int = 0
-    swallowed: int = 0
+    black_holed: int = 0
     corrupted: int = 0
 
 

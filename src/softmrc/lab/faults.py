@@ -1,4 +1,4 @@
-"""Breaking a lab and mending it.
+"""Breaking a lab and repairing it.
 
     down        the cable is cut: the far end from the hosts goes down, the other sees its carrier go
     blackhole   packets vanish at both ends and nobody is told
@@ -53,7 +53,7 @@ def fail(lab: Lab, target: str, mode: str, plane: int = 0) -> str:
             cable = lab.shape.parse_cable(target, plane)
             name = cable_name(lab.shape, cable)
             if name in found.failures:
-                _mend(lab, name)
+                _repair(lab, name)
             _fail_cable(lab, cable, name, mode)
         else:
             node = lab.shape.parse_node(target, plane)
@@ -97,7 +97,7 @@ def _fail_node(lab: Lab, node: Node, mode: str) -> None:
 
 
 def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
-    """Mend one thing, or everything that is broken."""
+    """Repair one thing, or everything that is broken."""
     with state.locked():
         found = lab.record = state.the_one(lab.name)
         if target is None:
@@ -110,12 +110,12 @@ def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
             if name not in found.failures:
                 broken = ", ".join(found.failures) or "nothing"
                 raise UsageError(f"{name} is not broken; {broken} is")
-            _mend(lab, name)
+            _repair(lab, name)
         found.save()
     return wanted
 
 
-def _mend(lab: Lab, name: str) -> None:
+def _repair(lab: Lab, name: str) -> None:
     mode = lab.record.failures.pop(name)
     if _is_cable(name):
         cable = lab.shape.parse_cable(name)
@@ -199,7 +199,7 @@ def _lose(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
     """At the sending side of each port; by the program's map where there is one, by nftables otherwise."""
     from softmrc.lab.lab import FIRST_INDEX
 
-    with lab._maps() as maps:
+    with lab.maps() as maps:
         for node, port in ends:
             if maps is not None:
                 index = FIRST_INDEX + port.port.link
@@ -212,7 +212,7 @@ def _lose(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
 def _corrupt(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
     from softmrc.lab.lab import FIRST_INDEX
 
-    with lab._maps() as maps:
+    with lab.maps() as maps:
         if maps is None:
             why = lab.record.without or "its file asks for neither ECN nor trimming"
             raise UsageError(f"lab {lab.name} runs without the switches' program, which flips bits: {why}")

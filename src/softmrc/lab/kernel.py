@@ -30,7 +30,7 @@ _ETHTOOL_STXCSUM = 0x17
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _TIMEOUT_S = 60.0
 _LAST_WORDS = 50  # times 20 ms, for processes of a lab that goes
-_PATIENCE = 100  # how often a batch is tried again without getting any further
+_MAX_TRIES = 100  # of a batch without progress
 _STOPPED_AT = re.compile(r"Command failed -:(\d+)")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,17 +61,17 @@ def batch(tool: str, lines: Sequence[str], what: str) -> None:
     many of them at once exhaust it for a moment. So a batch that stopped for want of memory goes on where it stopped.
     """
     command = [tool, "-6", "-batch", "-"] if tool == "ip" else [tool, "-batch", "-"]
-    left, patience = list(lines), _PATIENCE
+    left, tries = list(lines), _MAX_TRIES
     while left:
         done = run(command, left)
         if done.returncode == 0:
             return
         stopped = _STOPPED_AT.search(done.stderr)
-        if "Cannot allocate memory" not in done.stderr or stopped is None or patience == 0:
+        if "Cannot allocate memory" not in done.stderr or stopped is None or tries == 0:
             raise DeviceError(f"{tool} refused the configuration of {what}: {' '.join(done.stderr.split())[:300]}")
         finished = int(stopped[1]) - 1
         left = left[finished:]
-        patience = _PATIENCE if finished else patience - 1
+        tries = _MAX_TRIES if finished else tries - 1
         time.sleep(0.01)
 
 

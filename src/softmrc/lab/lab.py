@@ -55,7 +55,7 @@ class Lab:
         self.description = parse(found.description, found.name)
         self.shape = self.description.fabric
         self.plan = AddressPlan(self.shape, self.description.addressing)
-        # Enough to look at a lab and to break it; building and mending take the whole text, from `told`.
+        # Enough to look at a lab and to break it; building and repairing take the whole text, from `told`.
         self.nodes = {node: configure(self.description, self.plan, node, False) for node in self.shape.nodes()}
 
     @property
@@ -231,7 +231,7 @@ class Lab:
 
     def ports(self, queues: bool = False) -> list[PortState]:
         """Every port with its state and what it has sent, in the order of nodes and ports."""
-        with self._maps() as maps:
+        with self.maps() as maps:
             found = self._each(list(self.nodes.values()), lambda told: self._look(told, maps, queues))
         return [state for states in found for state in states]
 
@@ -253,7 +253,7 @@ class Lab:
         return {state.link: state.packets for state in self.ports()}
 
     @contextmanager
-    def _maps(self) -> Iterator[bpf.Maps | None]:
+    def maps(self) -> Iterator[bpf.Maps | None]:
         if not self.record.acts:
             yield None
             return
@@ -269,7 +269,7 @@ class Lab:
         return faults.fail(self, target, mode, plane)
 
     def heal(self, target: str | None = None, plane: int = 0) -> list[str]:
-        """Mend one thing, or everything; returns what was mended."""
+        """Repair one thing, or everything; returns what was repaired."""
         from softmrc.lab import faults
 
         return faults.heal(self, target, plane)

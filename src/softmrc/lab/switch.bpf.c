@@ -54,7 +54,7 @@ struct port {
   u32 flags, loss, ecn_min, ecn_max, trim_at, corrupt;  // loss and corrupt out of 2^32; bytes; a zero turns a thing off
 };
 struct count {
-  u64 marked, trimmed, lost, swallowed, corrupted;
+  u64 marked, trimmed, lost, black_holed, corrupted;
 };
 
 struct {
@@ -164,7 +164,7 @@ SEC("tc") int leave(struct __sk_buff* skb) {
   struct count* c = map_find(&counts, &key);
   if (!p || !c) return act_ok;
   if (p->flags & flag_black_hole) {
-    __sync_fetch_and_add(&c->swallowed, 1);
+    __sync_fetch_and_add(&c->black_holed, 1);
     return act_shot;
   }
   if (p->loss && random_u32() < p->loss) {

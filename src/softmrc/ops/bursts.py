@@ -1,7 +1,7 @@
 """Why a burst was slow: for faces that know no collectives, as NCCL's plugin, and mark what they send in bursts.
 
-A burst is told by one end alone, which knows whether it waited for its peer, what it sent again, and which paths were
-left meanwhile. What happened on the way back, it does not.
+A burst is told by one end alone, which knows whether it waited for its peer, what it retransmitted, and which paths
+were left meanwhile. What happened on the way back, it does not.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BurstExplainer:
 
     def _why(self, one: Row, excess: float, waited: float) -> tuple[Cause, str, int]:
         begin, end = one["begun"], one["begun"] + one["took_s"] + AROUND_S
-        again = f"{one['resent']:,} packet{'s' * (one['resent'] != 1)} sent again"
+        again = f"{one['resent']:,} packet{'s' * (one['resent'] != 1)} retransmitted"
         for event in self._down:
             if begin <= event["at"] <= end:
                 return Cause.DEAD, f"plane {event['plane']} went down, {again}", int(event["plane"])

@@ -1,4 +1,4 @@
-"""Why an operation was slow: from the tapes of the ranks that took part, in one sentence.
+"""Why an operation was slow: from the recordings of the ranks that took part, in one sentence.
 
 First who came late, then what the network did. Times are the ranks' own clocks: on one machine they agree, on several
 they must be kept in step.
@@ -31,7 +31,7 @@ class Cause(StrEnum):
     LATE = "late"  # a rank came late
     PROCESSOR = "processor"  # a rank had no processor
     DEAD = "dead"  # a plane fell silent
-    LOSSY = "lossy"  # packets were lost and sent again
+    LOSSY = "lossy"  # packets were lost and retransmitted
     SLOW = "slow"  # a plane held up the others
     UNKNOWN = "unknown"
 
@@ -63,7 +63,7 @@ class _Row:
     number: int
     kind: int
     bytes: int
-    begun: np.ndarray  # by place among the ranks whose tapes are here; NaN where its tape does not know
+    begun: np.ndarray  # by place among the ranks whose recordings are here; NaN where its recording does not know
     ended: np.ndarray
 
     @cached_property
@@ -90,15 +90,15 @@ class _Row:
 
 
 class Explainer:
-    """The tapes of one group's ranks."""
+    """The recordings of one group's ranks."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         if not recordings:
-            raise UsageError("no flight recorder's tape is to be found; SOFTMRC_RECORD=1 makes ranks keep one")
-        self._tapes = {one.owner.rank: one for one in recordings}
-        if len(self._tapes) < len(recordings):
-            raise UsageError("two tapes are of the same rank; name those of one run")
-        self._ranks = sorted(self._tapes)
+            raise UsageError("no flight recording found; SOFTMRC_RECORD=1 makes ranks keep one")
+        self._recordings = {one.owner.rank: one for one in recordings}
+        if len(self._recordings) < len(recordings):
+            raise UsageError("two recordings are of the same rank; name those of one run")
+        self._ranks = sorted(self._recordings)
         self._rows = self._joined()
         self._usual = self._medians()
         self._by_number = {row.number: row for row in self._rows}
@@ -107,8 +107,8 @@ class Explainer:
         size = len(self._ranks)
         found: dict[int, _Row] = {}
         for place, rank in enumerate(self._ranks):
-            tape = self._tapes[rank]
-            for one in tape.operations[tape.operations["ended"] > 0]:
+            recording = self._recordings[rank]
+            for one in recording.operations[recording.operations["ended"] > 0]:
                 number = int(one["number"])
                 if number not in found:
                     empty = (np.full(size, np.nan), np.full(size, np.nan))
@@ -132,12 +132,12 @@ class Explainer:
         """A verdict on one operation; without a number, on the one that lost most time."""
         if number is None:
             if not self._rows:
-                raise UsageError("the tapes hold no operation that has ended")
+                raise UsageError("the recordings hold no operation that has ended")
             return worst([self._judge(row) for row in self._rows])
         if number in self._by_number:
             return self._judge(self._by_number[number])
         known = f"{self._rows[0].number} to {self._rows[-1].number}" if self._rows else "none"
-        raise UsageError(f"the tapes do not know operation {number}; they know {known}")
+        raise UsageError(f"the recordings do not know operation {number}; they know {known}")
 
     def _judge(self, row: _Row, depth: int = 0) -> Explanation:
         usual, usual_after, usual_apart = self._usual[row.kind, row.bytes]
@@ -180,17 +180,19 @@ class Explainer:
 
     def _why_slow(self, row: _Row, excess: float) -> tuple[Cause, str, tuple[int, int, int]]:
         begin, end = row.last_came, row.end + AROUND_S
-        resent = {rank: self._grown(rank, "resent", begin, end) for rank in self._tapes}
-        total = sum(resent.values())
-        again = f"{total:,} packets sent again"
+        retransmitted = {rank: self._grown(rank, "retransmitted", begin, end) for rank in self._recordings}
+        total = sum(retransmitted.values())
+        again = f"{total:,} packets retransmitted"
         later = end + LATER_S
-        twice = sum(self._grown(rank, "twice", begin, later) for rank in self._tapes)
-        was_in_vain = twice * 2 >= sum(self._grown(rank, "resent", begin, later) for rank in self._tapes) > 0
+        twice = sum(self._grown(rank, "twice", begin, later) for rank in self._recordings)
+        was_in_vain = (
+            twice * 2 >= sum(self._grown(rank, "retransmitted", begin, later) for rank in self._recordings) > 0
+        )
         lost = self._noted(PathEvent.LOST, begin, end)
         # A plane that carries nothing is dead before the last of its paths is given up.
         silent = [*self._noted(PathEvent.SILENT, begin, later), *self._noted(PathEvent.LOST, begin, later)]
         # What was sent may have arrived, and its acknowledgements be what is lost: then it is dead the other way.
-        back = [(peer, rank, plane, at, lost) for rank, peer, plane, at, lost in silent if rank in self._tapes]
+        back = [(peer, rank, plane, at, lost) for rank, peer, plane, at, lost in silent if rank in self._recordings]
         silent = [one for one in (*silent, *back) if self._is_dead(one, begin, later)]
         if silent:
             rank, peer, plane, at, _ = silent[0]
@@ -202,10 +204,12 @@ class Explainer:
             rank, peer, plane, _, _ = left[0]
             words = f"plane {plane} from rank {rank} to rank {peer} was so slow that it was left, {again}"
             return Cause.SLOW, words, (rank, plane, peer)
-        waits = {rank: self._waited(rank, begin, end) for rank in self._tapes}
+        waits = {rank: self._waited(rank, begin, end) for rank in self._recordings}
         starved = max(waits, key=lambda rank: waits[rank])
         if total and was_in_vain:
-            rank, peer, plane = _most(lost) if lost else (max(resent, key=lambda one: resent[one]), -1, -1)
+            rank, peer, plane = (
+                _most(lost) if lost else (max(retransmitted, key=lambda one: retransmitted[one]), -1, -1)
+            )
             if waits[starved] >= max(NEARLY_ALL * excess, STARVED_S):
                 return self._starved(starved, waits[starved])
             which = f"plane {plane} from" if lost else "a plane from"  # a retransmission is counted, and not by which
@@ -217,19 +221,19 @@ class Explainer:
             return Cause.LOSSY, words, (rank, plane, peer)
         if waits[starved] >= MAX_OF_IT * excess:
             return self._starved(starved, waits[starved])
-        return Cause.UNKNOWN, f"nothing on the tapes explains it ({again})", (-1, -1, -1)
+        return Cause.UNKNOWN, f"nothing on the recordings explains it ({again})", (-1, -1, -1)
 
     def _is_dead(self, note: tuple[int, int, int, float, float], begin: float, end: float) -> bool:
-        """Whether not a byte came by the plane any more to the rank that it led to, as far as its tape is here.
+        """Whether not a byte came by the plane any more to the rank that it led to, as far as its recording is here.
 
         A path that was left is probed: where only some packets are lost, some of the probes arrive. What came before
         the loss was noted says nothing: samples lie apart, and a plane may die in the middle of one.
         """
         rank, peer, plane, at, _ = note
-        if peer not in self._tapes:
+        if peer not in self._recordings:
             return True
         back = [one[3] for one in self._noted(PathEvent.BACK, at, end) if one[:3] == (rank, peer, plane)]
-        samples = self._tapes[peer].samples
+        samples = self._recordings[peer].samples
         received = samples["received"][samples["at"] <= min([end, *back])].astype(np.int64)
         moment = int(np.searchsorted(samples["at"], at))
         start = int(np.searchsorted(samples["at"], begin))
@@ -245,7 +249,7 @@ class Explainer:
 
     def _between(self, rank: int, begin: float, end: float) -> tuple[np.ndarray, np.ndarray] | None:
         """The last sample before, and the first one after a time."""
-        samples = self._tapes[rank].samples
+        samples = self._recordings[rank].samples
         if not len(samples):
             return None
         first = max(int(np.searchsorted(samples["at"], begin)) - 1, 0)
@@ -258,7 +262,7 @@ class Explainer:
 
     def _waited(self, rank: int, begin: float, end: float) -> float:
         """How long its callers stood in line for a processor, beyond the usual; or how long none of it ran at all."""
-        samples = self._tapes[rank].samples
+        samples = self._recordings[rank].samples
         if len(samples) < 2:
             return 0.0
         first = max(int(np.searchsorted(samples["at"], begin)) - 1, 0)
@@ -273,8 +277,8 @@ class Explainer:
     def _noted(self, kind: PathEvent, begin: float, end: float) -> list[tuple[int, int, int, float, float]]:
         """Notes of all ranks, in order of time: (rank, peer, plane, at, value)."""
         found = []
-        for rank, tape in self._tapes.items():
-            notes = tape.notes
+        for rank, recording in self._recordings.items():
+            notes = recording.notes
             rows = notes[(notes["kind"] == kind) & (notes["at"] >= begin) & (notes["at"] <= end)]
             found += [(rank, int(n["peer"]), int(n["plane"]), float(n["at"]), float(n["value"])) for n in rows]
         return sorted(found, key=lambda one: one[3])

@@ -1,8 +1,8 @@
 """Where a job's time goes, drawn: months of failures, event after event, with every part by its number.
 
-Nothing here is shared with closed_form.py but the words of losses.py; each is there to check the other. A failure hits
-a certain host, plane and leaf; crews mend one thing each at a time, in the order in which they can begin; a spare that
-is used up comes back when what it replaced is mended.
+Nothing here is shared with closed_form.py but the definitions of availability.py; each is there to check the other. A
+failure hits a certain host, plane and leaf; crews repair one thing each at a time, in the order in which they can
+begin; a spare that is used up comes back when what it replaced is repaired.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def events_a_month(d: Description) -> float:
 
 
 class SlowestHost:
-    """The capacity of the slowest host while parts break and are mended; a plane that two failures take is gone
+    """The capacity of the slowest host while parts break and are repaired; a plane that two failures take is gone
     once."""
 
     def __init__(self, d: Description) -> None:
@@ -375,7 +375,7 @@ class _Run:
         self.pace = 1 / (1 - share + share / left) if left > 1e-9 else 0.0
         self.timeline.append((self.now, left))
 
-    # Who mends.
+    # Repairs.
 
     def _mend(self, part: FailedPart, then: Callable[[], None]) -> None:
         hours = float(self.rng.exponential(self.kinds[part.kind].hours))
@@ -384,11 +384,11 @@ class _Run:
     def _ask_for_crew(self, hours: float, then: Callable[[], None]) -> None:
         if self.free_crews:
             self.free_crews -= 1
-            self.at(self.now + hours, lambda: self._mended(then))
+            self.at(self.now + hours, lambda: self._repaired(then))
         else:
             self.queue.append((hours, then))
 
-    def _mended(self, then: Callable[[], None]) -> None:
+    def _repaired(self, then: Callable[[], None]) -> None:
         self.free_crews += 1
         if self.queue:
             self._ask_for_crew(*self.queue.popleft())
@@ -475,7 +475,7 @@ class MonteCarloResult:
 
 
 def draw(d: Description, transport: str, policy: str, trials: int = 20, seed: int = 1) -> MonteCarloResult:
-    """Months drawn one by one, each of which begins with everything mended."""
+    """Months drawn one by one, each of which begins with everything repaired."""
     found = [_one(d, transport, policy, MONTH_H, [seed, trial]) for trial in range(trials)]
     parts = {part: float(np.mean([getattr(one, part) for one, _ in found])) for part in Losses.__dataclass_fields__}
     return MonteCarloResult(Losses(**parts), tuple(one.lost for one, _ in found), found[0][1] if found else [])

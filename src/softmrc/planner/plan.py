@@ -425,7 +425,7 @@ def fabric_file(question: DesignSpec, found: Design) -> str:
     nic, switch, port = (rate_text(rate) for rate in (question.nic_bps, question.switch_bps, found.port_bps))
     lines = [
         f"# {gpus_text(question)}, NICs of {nic}, switches of {switch}: {counted(found.planes, 'plane')}, "
-        f"{counted(found.tiers, 'tier')}" + (f", {ratio_text(found.down_up)} at a T0." if found.down_up else "."),
+        f"{counted(found.tiers, 'tier')}" + (f", {ratio_text(found.down_up)} at a leaf." if found.down_up else "."),
     ]
     if found.hosts != found.nics:
         lines.append(f"# {counted(found.hosts - found.nics, 'NIC')} more than were asked for: every leaf has as many.")

@@ -20,7 +20,7 @@ from softmrc.planner.study import Point, Study, answer, by_planes, hour_text, ou
 # Label and figure; a label alone opens a group.
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("ports of a switch", "radix"),
-    ("down : up at a T0", "split"),
+    ("down : up at leaf", "split"),
     ("NICs", "hosts"),
     ("most NICs", "max_nics"),
     ("switches", "switches"),
@@ -30,11 +30,11 @@ PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("NICs one hop away", "neighbours_one_hop"),
     ("paths, farthest NICs", "paths"),
     ("a NIC loses, with one", ""),
-    (" T0–T1 link, in plane", "link_share_in_plane"),
-    (" T0–T1 link, in all", "link_share"),
+    (" leaf uplink, in plane", "link_share_in_plane"),
+    (" leaf uplink, in all", "link_share"),
     (" NIC port or its cable", "port_share"),
-    (" T1 above it", "t1_share"),
-    (" T0 it hangs on", "t0_share"),
+    (" switch above leaf", "t1_share"),
+    (" its leaf", "t0_share"),
     (" plane", "plane_share"),
     ("cost", "cost"),
     ("power", "power"),
@@ -117,7 +117,7 @@ def plan_html(question: DesignSpec, found: Sequence[Design | Impossible], prices
         ("Switches", "switches"),
         ("Optics, in 800G transceivers", "optics_800g"),
         ("What one failed NIC port takes from its NIC", "port_share"),
-        ("What one failed T0–T1 link takes from its NICs", "link_share"),
+        ("What one failed leaf uplink takes from its NICs", "link_share"),
         ("Cost", "cost_usd"),
         ("Power", "power_w"),
     ):

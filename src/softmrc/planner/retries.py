@@ -35,9 +35,9 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
     "RoCE": {"transport": {"kind": "roce", "qps_per_pair": 4}, "fabric": {"planes": 1}},
 }
 FAULTS: dict[str, dict[str, Any]] = {
-    "T0–T1 cable dead, unnoticed": {"kind": "black_hole", "link": {"plane": 0, "leaf": 1, "spine": 2}},
-    "T0–T1 cable down": {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}},
-    "T1 switch reboots": {"kind": "down", "switch": {"plane": 0, "tier": "t1", "index": 2}, "for_us": 500.0},
+    "uplink dead, unnoticed": {"kind": "black_hole", "link": {"plane": 0, "leaf": 1, "spine": 2}},
+    "uplink down": {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}},
+    "spine reboots": {"kind": "down", "switch": {"plane": 0, "tier": "t1", "index": 2}, "for_us": 500.0},
     "NIC port down": {"kind": "down", "port": {"plane": 0, "host": 5}},
     "NIC port flaps": {
         "kind": "down", "port": {"plane": 0, "host": 5}, "for_us": 100.0, "times": 4, "every_us": 400.0,
@@ -148,12 +148,12 @@ def weigh(
     fault: str, transport: str, hit: list[Result], calm: list[Result], gpu_hour_usd: float, is_lasting: bool = True
 ) -> Cost:
     """The runs with a fault beside those without, seed by seed."""
-    resent = float(np.mean([one.retransmitted / max(one.data_packets, 1) for one in hit]))
+    retransmitted = float(np.mean([one.retransmitted / max(one.data_packets, 1) for one in hit]))
     pairs = [(a, b) for a, b in zip(hit, calm, strict=True) if a.verdict]
     calm_us = float(np.mean([one.makespan_us for one in calm]))
     times = SeedSpread(tuple(1 - (b.makespan_us - HIT_US) / (a.makespan_us - HIT_US) for a, b in pairs))
     lost_us = SeedSpread(tuple(a.makespan_us - b.makespan_us for a, b in pairs), NOTICED * calm_us)
     steps = SeedSpread(tuple(float(np.max(a.step_us) / np.max(b.step_us)) - 1 for a, b in pairs))
     return Cost(
-        fault, transport, resent, is_lasting, times, lost_us, steps, len(hit) - len(pairs), calm_us, gpu_hour_usd
+        fault, transport, retransmitted, is_lasting, times, lost_us, steps, len(hit) - len(pairs), calm_us, gpu_hour_usd
     )

@@ -106,7 +106,7 @@ def _walks(description: Description, section: str, key: str, value: float) -> tu
         try:
             part: Any = replace(getattr(description, section), **{key: to})
             return verdict(replace(description, **{section: part}))
-        except ConfigError:  # beyond what can be, or more than the crews can mend
+        except ConfigError:  # beyond what can be, or more than the crews can repair
             return None
 
     if isinstance(value, int):

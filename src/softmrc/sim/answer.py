@@ -38,7 +38,7 @@ def _victim_gbps(one: Result) -> float:
     return float(rows["bytes"].sum(dtype=np.uint64)) * 8e3 / took_ps
 
 
-def _resent_share(one: Result) -> float:
+def _retransmitted_share(one: Result) -> float:
     return 100 * one.retransmitted / max(one.data_packets, 1)
 
 
@@ -56,7 +56,7 @@ FIGURES = {
     "exposed": Figure("communication that nothing hides takes, of a step,", "µs", False, _exposed_us),
     "collective": Figure("a collective takes, at the median,", "µs", False, lambda one: float(np.median(one.call_us))),
     "victim": Figure("the victim gets", "Gb/s", True, _victim_gbps),
-    "resent": Figure("of the data packets are sent again", "%", False, _resent_share),
+    "retransmitted": Figure("of the data packets are retransmitted", "%", False, _retransmitted_share),
 }
 
 

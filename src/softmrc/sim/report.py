@@ -64,7 +64,7 @@ def _figures(results: list[Result]) -> str:
         "p99": lambda s: _of_finished(s, _us(s["fct_p99_us"])),
         "last": lambda s: _of_finished(s, _us(s["fct_max_us"])),
         "slowest flow": lambda s: _of_finished(s, f"{s['slowest_flow_gbps']:,.1f} Gb/s"),
-        "resent": lambda s: _of_finished(s, f"{s['retransmitted']:,}", "–"),
+        "retransmitted": lambda s: _of_finished(s, f"{s['retransmitted']:,}", "–"),
         "trimmed": lambda s: _of_finished(s, f"{s['trimmed']:,}", "–"),
         "lost, all kinds": lambda s: _of_finished(s, f"{s['dropped'] + s['lost_to_faults']:,}", "–"),
     }

@@ -62,8 +62,8 @@ class Result:
     ev_census: np.ndarray  # samples × EV_STATES
     link_bytes: np.ndarray
     link_max_queue_bytes: np.ndarray
-    last_lost_us: float  # the last data packet that a fault swallowed; nan: none was
-    last_resent_us: float  # the last time one of them was sent again
+    last_lost_us: float  # the last data packet that a fault dropped; nan: none was
+    last_retransmitted_us: float  # the last time one of them was retransmitted
     unsent_packets: int  # of them, how many were not
 
     @property
@@ -106,13 +106,13 @@ class Result:
 
     @property
     def data_packets(self) -> int:
-        """All that were sent, those that were sent again among them. MRC's hosts count these apart."""
+        """All that were sent, retransmissions among them. MRC's hosts count these apart."""
         again = self.counters["retransmitted"] if self.scenario.transport.kind == "mrc" else 0
         return self.counters["data_packets"] + again
 
     @property
     def retransmitted(self) -> int:
-        """Of the data packets, those sent again. The RoCE baseline counts all of its data packets alike."""
+        """Of the data packets, those retransmitted. The RoCE baseline counts all of its data packets alike."""
         if self.scenario.transport.kind == "mrc":
             return self.counters["retransmitted"]
         mtu = self.scenario.transport.mtu_bytes

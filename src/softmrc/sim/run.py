@@ -222,7 +222,7 @@ class Run:
         network, fabric = self.network, self.scenario.fabric
         bin_ps = round(self.scenario.bin_us * PS_PER_US)
         placed = np.frombuffer(network.goodput_series(), dtype=np.uint64).reshape(-1, fabric.planes).T
-        lost_ps, resent_ps, unsent = network.recovery()
+        lost_ps, retransmitted_ps, unsent = network.recovery()
         return Result(
             name=self.name,
             scenario=self.scenario,
@@ -245,6 +245,6 @@ class Run:
             link_bytes=np.frombuffer(network.link_bytes(), dtype=np.uint64),
             link_max_queue_bytes=np.frombuffer(network.link_max_queue(), dtype=np.uint32),
             last_lost_us=lost_ps / PS_PER_US if lost_ps >= 0 else float("nan"),
-            last_resent_us=resent_ps / PS_PER_US if resent_ps >= 0 else float("nan"),
+            last_retransmitted_us=retransmitted_ps / PS_PER_US if retransmitted_ps >= 0 else float("nan"),
             unsent_packets=unsent,
         )

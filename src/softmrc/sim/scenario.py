@@ -33,7 +33,7 @@ from softmrc.sim.faults import Faults, read_faults
 
 ANSWERS = (
     "last_flow", "makespan", "slowest_flow", "goodput", "step", "worst_step", "exposed", "collective", "victim",
-    "resent",
+    "retransmitted",
 )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _as_mac(name: str, value: object) -> str:
 
 
 class SealKey(NamedTuple):
-    """What a sealed packet says of its seal: under whose key it is, how often that was replaced, and its number."""
+    """The key field of an encrypted packet: whose key, how often it was replaced, and the packet number."""
 
     qpn: int  # of the receiver
     epoch: int
@@ -215,7 +215,9 @@ class Frame(Checked):
 
     def __bytes__(self) -> bytes:
         if self.sealed is not None:
-            raise ConfigError("Frame.sealed", self.sealed, "None: what is sealed is not written without its keys")
+            raise ConfigError(
+                "Frame.sealed", self.sealed, "None: an encrypted packet cannot be written without its keys"
+            )
         data: bytes = _native.emit_frame(self._native())
         if not data:
             size = len(bytes(self.packet))

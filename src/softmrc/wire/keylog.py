@@ -1,4 +1,4 @@
-"""Keys of sealed packets, on request: so that whoever debugs a connection can read a capture of it, as with browsers.
+"""Keys of encrypted packets, on request, to decrypt captures of a connection while debugging, as with browsers.
 
 SOFTMRC_KEYLOG names a file. Every end appends the first secret of each direction of its connections, one a line:
 
@@ -77,7 +77,7 @@ class Keys:
         return keys
 
     def packet(self, record: wire.Record, frame: wire.Frame) -> wire.Packet | None:
-        """What was sealed, if one of the keys opens it."""
+        """The decrypted packet, if one of the keys opens it."""
         if frame.sealed is None:
             return None
         if self._began_ns is None:

@@ -104,7 +104,7 @@ for _, one in pairs(F) do all[#all + 1] = one end
 mrc.fields = all
 
 local E = {
-  retransmission = ProtoExpert.new("mrc.expert.retransmission", "Sent again", expert.group.SEQUENCE, expert.severity.NOTE),
+  retransmission = ProtoExpert.new("mrc.expert.retransmission", "Retransmitted", expert.group.SEQUENCE, expert.severity.NOTE),
   nack = ProtoExpert.new("mrc.expert.nack", "Not placed", expert.group.SEQUENCE, expert.severity.WARN),
   trimmed = ProtoExpert.new("mrc.expert.trimmed", "A switch had no room and cut the payload", expert.group.SEQUENCE, expert.severity.WARN),
   mark = ProtoExpert.new("mrc.expert.mark", "The receiver speaks against a path", expert.group.SEQUENCE, expert.severity.NOTE),

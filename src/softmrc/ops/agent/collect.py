@@ -19,7 +19,7 @@ from softmrc.ops import control
 
 KEPT = 300  # samples of a plane's rates
 LEAST_AGE_S = 0.5
-PATIENCE_S = 0.5  # with all devices together
+TIMEOUT_S = 0.5  # with all devices together
 MAX_EVENTS = 500
 MAX_DEVICES = 64
 
@@ -105,7 +105,7 @@ class Collector:
         for one in self._asked.values():
             if one.under_way is None:
                 one.under_way = self._threads.submit(_ask, one.node, one.info)
-        wait([one.under_way for one in self._asked.values() if one.under_way and not one.is_late], PATIENCE_S)
+        wait([one.under_way for one in self._asked.values() if one.under_way and not one.is_late], TIMEOUT_S)
         self._take()
         for name, one in self._asked.items():
             if one.under_way is not None:

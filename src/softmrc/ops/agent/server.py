@@ -26,21 +26,21 @@ TAKEN_S = 10.0  # until some of an answer is taken that waits to be, each time
 class HttpConnection(H11Protocol):
     """One connection, and how long it may keep its place."""
 
-    _silent_since: float | None = None  # None: it is asking something, or over
+    silent_since: float | None = None  # None: it is asking something, or over
     _ends: asyncio.TimerHandle | None = None
-    _origin = ""
+    origin = ""
     _untaken = 0  # bytes that waited when the timer was set
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._origin = origin_of(self.client, self.server)
-        self.app_state = {**self.app_state, ORIGIN: self._origin}  # what its requests are given
+        self.origin = origin_of(self.client, self.server)
+        self.app_state = {**self.app_state, ORIGIN: self.origin}  # what its requests are given
         self._is_silent(True)
-        silent = {one: one._silent_since for one in self.connections if isinstance(one, HttpConnection)}
+        silent = {one: one.silent_since for one in self.connections if isinstance(one, HttpConnection)}
         waiting = {one: since for one, since in silent.items() if since is not None}
         if len(waiting) > MAX_SILENT:
-            crowd = Counter(one._origin for one in waiting)
-            min(waiting, key=lambda one: (-crowd[one._origin], waiting[one]))._turn_away()
+            crowd = Counter(one.origin for one in waiting)
+            min(waiting, key=lambda one: (-crowd[one.origin], waiting[one])).close_now()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_silent(False)
@@ -65,13 +65,13 @@ class HttpConnection(H11Protocol):
         self._set_timer()
 
     def _is_silent(self, is_so: bool) -> None:
-        if is_so or self._silent_since is not None:
-            self._silent_since = time.monotonic() if is_so else None
+        if is_so or self.silent_since is not None:
+            self.silent_since = time.monotonic() if is_so else None
             self._set_timer()
 
     def _set_timer(self) -> None:
         self._stop_timer()
-        if self.flow.write_paused or self._silent_since is not None:
+        if self.flow.write_paused or self.silent_since is not None:
             self._untaken = self.transport.get_write_buffer_size()
             self._ends = self.loop.call_later(TAKEN_S if self._untaken else HEAD_S, self._is_over)
 
@@ -85,10 +85,10 @@ class HttpConnection(H11Protocol):
         if 0 < self.transport.get_write_buffer_size() < self._untaken:
             self._set_timer()
         else:
-            self._turn_away()
+            self.close_now()
 
-    def _turn_away(self) -> None:
-        self._silent_since = None
+    def close_now(self) -> None:
+        self.silent_since = None
         self.transport.abort()  # to close it would wait for one who does not read
 
 

@@ -71,7 +71,7 @@ class FabricWatch:
             try:
                 found = self._source.broken()
             except Exception as trouble:  # of a file, or of a mapper that is short of something: it is asked again
-                with self._lock:  # what is broken is not mended by that
+                with self._lock:  # that repairs nothing
                     self._error = str(trouble) or type(trouble).__name__
                 self._ends.wait(1)
                 continue
@@ -84,7 +84,7 @@ class FabricWatch:
         for name, _, state in sorted(now - before):
             self._changes.append({"at": time.time(), "type": "broken", "text": f"{name} is {state}"})
         for name, _, state in sorted(before - now):
-            self._changes.append({"at": time.time(), "type": "mended", "text": f"{name} is no longer {state}"})
+            self._changes.append({"at": time.time(), "type": "recovered", "text": f"{name} is no longer {state}"})
         self._broken = found
 
     def verdict(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ PROTOCOL = 1
 MAX_BYTES = 64 << 20  # of an answer
 MAX_ASKED_BYTES = 64 << 10  # of a request, as devices have it
 MAX_IN_BATCH = 4096  # entries that surely fit into a request
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 EVENT_TYPES = ("qp_state", "ev_state", "port_state", "peer_ports", "probe_answer", "packet_refused")
 _NAME = re.compile(r"(\d+)-(\d+)\.sock")
 
@@ -64,10 +64,10 @@ class DeviceTimeout(RemoteError):
 class DeviceClient:
     """One device of a running process. Close it, or use it as a context."""
 
-    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
         self.path = path
         self.name = path.name.removesuffix(".sock")
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._rest = b""
         self._next: Any = None  # of the events, as the device calls it
         self._is_closed = False
@@ -75,13 +75,15 @@ class DeviceClient:
 
     def _connected(self) -> socket.socket:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made.settimeout(self._patience_s)
+        made.settimeout(self._timeout_s)
         try:
             made.connect(str(self.path))
         except (OSError, ValueError) as error:
             made.close()
-            if isinstance(error, BlockingIOError | TimeoutError):  # as many wait at its door as may
-                raise DeviceTimeout(f"device {self.name} lets nobody in: its process may be stopped") from None
+            if isinstance(error, BlockingIOError | TimeoutError):  # its backlog is full
+                raise DeviceTimeout(
+                    f"device {self.name} does not accept connections: its process may be stopped"
+                ) from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise UsageError(f"device {self.name} cannot be asked: {why}") from None
         return made
@@ -117,13 +119,13 @@ class DeviceClient:
         try:
             answer = schema.parse(self._answer(line + b"\n"))
         except TimeoutError:
-            raise DeviceTimeout(f"device {self.name} does not answer {op} within {self._patience_s:g} s") from None
+            raise DeviceTimeout(f"device {self.name} does not answer {op} within {self._timeout_s:g} s") from None
         except RemoteError:
             raise
         except (OSError, EOFError) as error:
-            raise RemoteError(f"device {self.name} went away: {error}") from None
+            raise RemoteError(f"device {self.name} closed the connection: {error}") from None
         except (ValueError, RecursionError):
-            raise RemoteError(f"device {self.name} answers {op} with something that is no JSON") from None
+            raise RemoteError(f"device {self.name} answers {op} with invalid JSON") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
             raise RemoteError(f"device {self.name} answers {op} with {answer!r}")
         if not answer["ok"]:
@@ -132,19 +134,19 @@ class DeviceClient:
         try:
             schema.check(op, answer)
         except schema.SchemaError as error:
-            raise RemoteError(f"device {self.name} answers {op} with something that makes no sense: {error}") from None
+            raise RemoteError(f"device {self.name} sent an invalid answer to {op}: {error}") from None
         return answer
 
     def _answer(self, line: bytes) -> bytes:
         """What comes back on a line. A connection on which that went wrong is given up, and the next request has a new
         one: what comes late would be taken for the answer to another question."""
         if self._is_closed:
-            raise UsageError(f"device {self.name} cannot be asked: this end was closed")
-        until = time.monotonic() + self._patience_s
+            raise UsageError(f"device {self.name} cannot be asked: this client was closed")
+        until = time.monotonic() + self._timeout_s
         try:
             if self._socket is None:
                 self._socket = self._connected()
-            self._socket.settimeout(self._patience_s)
+            self._socket.settimeout(self._timeout_s)
             self._socket.sendall(line)
             return self._line(self._socket, until)
         except BaseException:

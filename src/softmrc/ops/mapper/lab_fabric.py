@@ -37,7 +37,7 @@ _HEAD = struct.Struct("!4sIQ")  # magic, number, when it was sent
 _MAGIC = b"SMAP"
 _NO_CHECK6_TX, _NO_CHECK6_RX, _TIMESTAMPNS = 101, 102, 35
 _CONTROL_CLASS = 46 << 2
-_PATIENCE_S = 0.25
+_LAST_ANSWERS_S = 0.25
 
 
 class LabFabric:
@@ -83,6 +83,10 @@ class LabFabric:
     def now_s(self) -> float:
         return time.monotonic() - self._start
 
+    def readable(self, timeout_s: float) -> list[socket.socket]:
+        """Sockets with packets to read, after that time at most."""
+        return [self._by_fd[fd] for fd, _ in self._poll.poll(timeout_s * 1000)]
+
     def _carriers(self, batch: ProbeBatch) -> list[str]:
         """Where each packet is sent. The first leaf has no choice, so a route that is too long leaves it out."""
         s = self.shape
@@ -108,7 +112,7 @@ class LabFabric:
             start = time.monotonic()
             for i, flight in enumerate(flights):
                 self._send_one(flight, int(first[i]), start + i * slot_s, slot_s, drain)
-            end = time.monotonic() + _PATIENCE_S
+            end = time.monotonic() + _LAST_ANSWERS_S
             while time.monotonic() < end:
                 drain(max(0.0, min(0.05, end - time.monotonic())))
                 if (took >= 0).all():
@@ -138,10 +142,10 @@ class _Drain:
         self._since_ns = time.time_ns()
 
     def __call__(self, seconds: float) -> None:
-        for fd, _ in self._fabric._poll.poll(seconds * 1000):
+        for one in self._fabric.readable(seconds):
             for _ in range(256):
                 try:
-                    data, ancillary, _, _ = self._fabric._by_fd[fd].recvmsg(65536, 64)
+                    data, ancillary, _, _ = one.recvmsg(65536, 64)
                 except BlockingIOError:
                     break
                 except OSError:
