@@ -30,7 +30,7 @@ def test_a_guess_says_nothing_of_lanes(tmp_path: Path, is_firm: bool, is_guess: 
     with Device(["127.0.0.1"], lanes=3) as device:
         table = StoreRendezvous(store, "table", 0, 2, 0.05)
         with pytest.raises(CollectiveError, match="rank 1 did not join"):
-            GroupJoin(table, 0, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(callback_thread()._native)
+            GroupJoin(table, 0, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(callback_thread().notifier)
     _, _, said = store.get("softmrc/table/says/0").partition(b" ")
     assert json.loads(said)["lanes"] == lanes
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from softmrc._support.fork import disown_in_child
 from softmrc.collectives.block import Block, CollectiveKind, DType, ReduceOp, as_block, as_parts
+from softmrc.collectives.inflight import InflightOps, NativeOp
 from softmrc.collectives.rank_info import MAX_STRANDS
 from softmrc.collectives.recorder import recorder_of
 from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs, excuse_to_others
@@ -32,7 +33,6 @@ DEFAULT_PLANES = ("127.0.0.1",)
 SILENT = re.compile(r"rank (\d+) stopped answering")  # as `core/collectives/channel.cpp` says it
 LINGER_AFTER_FAILURE_S = 1.0
 _open: weakref.WeakSet[Group] = weakref.WeakSet()
-SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
 
 
 class Group:
@@ -51,14 +51,13 @@ class Group:
         self._owns_device = owns_device
         self._meeting = meeting
         self._closed = True  # until it is open
-        self._native = meeting.meet(callback_thread()._native)
+        self._native = meeting.meet(callback_thread().notifier)
         self.lanes: int = self._native.strands  # over which large operations are spread
         disown_in_child(self, f"rank {self.rank} of the group")
         self._explanations: dict[str, str] = {}  # of what ended the group
-        self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
-        self._sweep_at = SWEEP_ALWAYS
         self._closed = False
         self._recorder = recorder_of(self, meeting.name, meeting.table.sitting)
+        self.inflight = InflightOps(self._recorder)
         _open.add(self)
         self.device._groups.add(self)
 
@@ -130,33 +129,21 @@ class Group:
             [(block.address, block.nbytes) for block in outputs],
             self._limit(timeout_s),
         )
-        if self._recorder is not None:
-            self._recorder.begin(native, int(kind), sum(block.nbytes for block in inputs or outputs))
-        return self._work(native, (inputs, outputs))
+        nbytes, recorder = sum(block.nbytes for block in inputs or outputs), self._recorder
+        record = None if recorder is None else recorder.begin(int(kind), nbytes)
+        return self._work(native, (*inputs, *outputs), record)
 
     def _limit(self, timeout_s: float | None) -> float:
         return self.timeout_s if timeout_s is None else _positive("timeout_s", timeout_s)
 
-    def _work(self, native: Any, memory: Any) -> Work:
-        """Keeps the memory until the operation has ended, even if the caller forgets the Work."""
-        if not SWEEP_ALWAYS <= len(self._alive) < self._sweep_at:
-            self._sweep()
-        if not native.has_ended:
-            self._alive[id(native)] = (native, memory)
-        return Work(self, native)
+    def _work(self, native: Any, blocks: Sequence[Block], record: int | None = None, is_message: bool = False) -> Work:
+        op = NativeOp(native, blocks, record, is_collective=not is_message)
+        self.inflight.add(op)
+        return Work(self, op)
 
-    def _sweep(self) -> None:
-        """Let go of what ended without anybody waiting. A receive may wait for hours; it must not hold up the rest."""
-        for native, _ in list(self._alive.values()):
-            if native.has_ended:
-                self._release(native)
-        self._sweep_at = SWEEP_ALWAYS + 2 * len(self._alive)
-
-    def _release(self, native: Any) -> None:
-        """It has ended, and its memory is the caller's again. From any thread, and more than once."""
-        if self._recorder is not None:
-            self._recorder.end(native)
-        self._alive.pop(id(native), None)
+    def wait_native(self, native: Any, timeout_s: float) -> bool:
+        """Whether it ended in time. The calling thread drives the device meanwhile, without the GIL."""
+        return self._native.wait(native, timeout_s)
 
     def all_reduce(
         self,
@@ -251,7 +238,8 @@ class Group:
         self._check_peer("to", to)
         block = as_block(memory, writable=False)
         timeout = self._limit(timeout_s)
-        return self._work(self._native.send(block.address, block.nbytes, block.dtype, to, _tag(tag), timeout), block)
+        native = self._native.send(block.address, block.nbytes, block.dtype, to, _tag(tag), timeout)
+        return self._work(native, (block,), is_message=True)
 
     def recv(self, memory: Memory, source: int = ANY_SOURCE, tag: int = 0, *, timeout_s: float | None = None) -> Work:
         """From a rank, or from whoever sends first: `work.source` says who, once it is done."""
@@ -259,9 +247,8 @@ class Group:
             self._check_peer("source", source)
         block = as_block(memory)
         timeout = self._limit(timeout_s)
-        return self._work(
-            self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block
-        )
+        native = self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout)
+        return self._work(native, (block,), is_message=True)
 
     def _check_peer(self, field: str, rank: int) -> None:
         if not 0 <= rank < self.size or rank == self.rank:
@@ -271,9 +258,9 @@ class Group:
     def error(self) -> CollectiveError | None:
         """What ended the group, if something did."""
         text = self._native.error
-        return CollectiveError(self._explained(text)) if text else None
+        return CollectiveError(self.explained(text)) if text else None
 
-    def _explained(self, text: str) -> str:
+    def explained(self, text: str) -> str:
         """The same, and where a rank stopped answering this one, what was tried."""
         if text not in self._explanations:
             silent = SILENT.fullmatch(text)
@@ -308,7 +295,7 @@ class Group:
             self._meeting.wait_to_be_seen(self._native)
         # A rank that is gone acknowledges nothing; bad news reaches those who live within a few timeouts.
         self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
-        self._alive.clear()
+        self.inflight.clear()
         _open.discard(self)
         self.device._groups.discard(self)
         if not self.device._native.is_closed:

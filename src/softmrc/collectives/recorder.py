@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,7 +47,6 @@ class RankRecorder:
     def __init__(self, group: Group, name: str, run: str) -> None:
         self._group = group
         self._lock = fork_safe_lock()
-        self._open: dict[int, int] = {}  # operations under way, by their identity
         where = runtime_folder()
         where.mkdir(mode=0o700, exist_ok=True)
         about = where.lstat()
@@ -87,22 +86,17 @@ class RankRecorder:
                 return RingFile(where / f"{owner.pid}-{number}.flight", owner)
         raise OSError("4096 recorders in one process")
 
-    def begin(self, native: Any, kind: int, nbytes: int) -> None:
-        """An operation is issued, by this thread."""
+    def begin(self, kind: int, nbytes: int) -> int:
+        """An operation is issued, by this thread: its number, for `end`."""
         caller = threading.get_native_id()
         if caller not in self._waits and len(self._waits) < MAX_CALLERS:
             self._waits.setdefault(caller, _stood_in_line_ns(caller))
         with self._lock:
-            self._open[id(native)] = self.file.add("operations", kind, nbytes, time.time(), 0.0)
+            return self.tape.add("operations", kind, nbytes, time.time(), 0.0)
 
-    def end(self, native: Any) -> None:
-        """It has ended; more than once is no matter."""
-        if id(native) not in self._open:
-            return
+    def end(self, number: int) -> None:
         with self._lock:
-            number = self._open.pop(id(native), None)
-            if number is not None:
-                self.file.end_operation(number, time.time())
+            self.tape.end_operation(number, time.time())
 
     def close(self) -> None:
         """Stop; the recording stays, for those who ask afterwards."""

@@ -19,6 +19,7 @@ from softmrc.errors import RemoteError
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
+    from softmrc.collectives.inflight import NativeOp
 
 FOREVER_S = 1e9
 
@@ -30,45 +31,49 @@ class CollectiveError(RemoteError, RuntimeError):
 class Work:
     """One operation, from its issue to its end. The memory that it uses must be left alone until then."""
 
-    __slots__ = ("_group", "_native")
+    __slots__ = ("_group", "_op")
 
-    def __init__(self, group: Group, native: Any) -> None:
+    def __init__(self, group: Group, op: NativeOp) -> None:
         self._group = group
-        self._native = native
+        self._op = op
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it is done. The waiting thread drives the device meanwhile, without the GIL.
 
         Raises `CollectiveError` if it failed, and `TimeoutError` if it is not done in time; it goes on then."""
-        native = self._native
-        if not native.has_ended and not self._group._native.wait(native, FOREVER_S if timeout_s is None else timeout_s):
+        native = self._op.native
+        if not native.has_ended and not self._group.wait_native(native, FOREVER_S if timeout_s is None else timeout_s):
             raise TimeoutError(f"the operation is not done after {timeout_s} s")
-        self._group._release(native)
+        self.release()
         if native.error:
-            raise CollectiveError(self._group._explained(native.error))
+            raise CollectiveError(self._group.explained(native.error))
+
+    def release(self) -> None:
+        """It has ended, and its memory is the caller's again. From any thread, and more than once."""
+        self._group.inflight.end(self._op)
 
     @property
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        return self._native.has_ended
+        return self._op.is_over
 
     @property
     def error(self) -> CollectiveError | None:
         """Why it failed; None while it runs, and when it went well."""
-        text = self._native.error
-        return CollectiveError(self._group._explained(text)) if text else None
+        text = self._op.native.error
+        return CollectiveError(self._group.explained(text)) if text else None
 
     @property
     def source(self) -> int:
         """The rank that a finished `recv` was served by."""
-        return self._native.source
+        return self._op.native.source
 
     def add_done_callback(self, fn: Callable[[Work], Any]) -> None:
         """Call `fn(work)` once it has ended: from the process's completion thread, never from the caller's."""
-        callback_thread().tell(self, fn)
+        callback_thread().watch(self, self._op.native, fn)
 
     def __repr__(self) -> str:
-        state = "failed" if self._native.error else "done" if self.done else "under way"
+        state = "failed" if self._op.native.error else "done" if self.done else "under way"
         return f"<Work, {state}>"
 
 
@@ -84,6 +89,11 @@ class CallbackThread:
         self._thread: threading.Thread | None = None
         self._lock = fork_safe_lock()
 
+    @property
+    def notifier(self) -> Any:
+        """What native groups tell of ends."""
+        return self._native
+
     def begin(self) -> None:
         """Start the thread, unless it runs: whoever will want to be told of an operation that it issues does so before,
         while it can still be left."""
@@ -97,19 +107,19 @@ class CallbackThread:
                         self._thread = None
                     raise
 
-    def tell(self, work: Work, fn: Callable[[Work], Any]) -> None:
+    def watch(self, work: Work, native: Any, fn: Callable[[Work], Any]) -> None:
         """Call `fn(work)` when it has ended."""
         self.begin()
         number = next(self._numbers)
         self._asked[number] = (work, fn)
-        self._native.watch(work._native, number)
+        self._native.watch(native, number)
 
     def _run(self) -> None:
         while numbers := self._native.take():
             for number in numbers:
                 work, fn = self._asked.pop(number)
                 try:
-                    work._group._release(work._native)
+                    work.release()
                     fn(work)
                 except BaseException:  # CancelledError and SystemExit, too: others wait for their callbacks
                     suppress_errors(lambda: traceback.print_exc(file=sys.stderr))
@@ -122,17 +132,17 @@ class CallbackThread:
             self._thread.join()
 
 
-_heralds: list[CallbackThread] = []
+_callback_threads: list[CallbackThread] = []
 _making = fork_safe_lock()
 
 
 def callback_thread() -> CallbackThread:
     """The one of this process; a forked child gets its own."""
     with _making:
-        if not _heralds or _heralds[-1].pid != os.getpid():
-            _heralds.append(CallbackThread())
-            shutdown.at_exit(_heralds[-1].stop)
-        return _heralds[-1]
+        if not _callback_threads or _callback_threads[-1].pid != os.getpid():
+            _callback_threads.append(CallbackThread())
+            shutdown.at_exit(_callback_threads[-1].stop)
+        return _callback_threads[-1]
 
 
 def suppress_errors(fn: Callable[[], Any]) -> None:
