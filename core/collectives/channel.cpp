@@ -6,60 +6,17 @@
 #include <bit>
 
 #include "base/check.h"
+#include "collectives/error_text.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
 namespace {
 
-constexpr Duration words_come_within = milliseconds(500);
 // A rank starts so many collectives before an earlier one has ended, and says at most three things in each to a peer
 // that has said nothing yet: a grant, and a step in two pieces.
 constexpr std::size_t max_stashed = 3 * max_started;
 
-// It may have left before it was spoken to, and so before it had reason to say goodbye.
-constexpr const char* words_when_unheard = "has left the group or is gone: it has never answered";
-
-std::string reason_of(proto::CompletionStatus status) {
-  using enum proto::CompletionStatus;
-  switch (status) {
-    case retry_exceeded: return "stopped answering";
-    case remote_access: return "refused a write: it gave up the operation";
-    case remote_invalid: return "could not make sense of a write";
-    case remote_operation: return "did not keep up with messages";
-    case peer_error: return "broke off the connection";
-    case local_protocol: return "wrote where it may not";
-    case success:
-    case flushed: break;
-  }
-  return "lost its connection";
-}
-
 }  // namespace
-
-std::string describe(const CollectiveFingerprint& d) {
-  const auto name = [](const auto& names, auto value) {
-    return static_cast<std::size_t>(value) < names.size() ? std::string(names[static_cast<std::size_t>(value)])
-                                                          : std::string("?");
-  };
-  std::string text = name(kind_names, d.kind);
-  if (reduces(d.kind)) text += "(" + name(op_names, d.op) + ")";
-  if (d.count) text += " of " + std::to_string(d.count) + " " + name(dtype_names, d.dtype);
-  else if (d.kind != Kind::barrier) text += " of " + name(dtype_names, d.dtype);
-  if (d.root >= 0) text += " with root " + std::to_string(d.root);
-  return text;
-}
-
-std::string timeout_message(const std::string& what, std::uint32_t rank, double timeout_s, const std::string& whom) {
-  std::string seconds = std::to_string(timeout_s);
-  seconds.erase(seconds.find_last_not_of('0') + 1);
-  if (seconds.back() == '.') seconds.pop_back();
-  return "timed out, its timeout is over: " + what + " of rank " + std::to_string(rank) + " did not end within " +
-         seconds + " s: " + whom;
-}
-
-Time deadline_of(Time now, double timeout_s) {
-  return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
-}
 
 Channel::Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResources& home, RankInfo place,
                  const GroupDirectory& roll, std::span<const proto::Domain> domains, std::uint64_t seed)
@@ -70,6 +27,7 @@ Channel::Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResourc
       place_(place),
       roll_(roll),
       domains_(domains),
+      failures_(owner, {number, place.rank, place.size}, *this),
       prng_(seed, "rkeys", number),
       peers_(place.size) {
   driver_.run([&](Engine& engine, Time) { engine_ = &engine; });
@@ -121,18 +79,17 @@ bool Channel::progress(Engine& engine, Time now) {
 
 Time Channel::deadline() const {
   if (has_copies_) return Time::long_ago();
-  Time at = is_first() ? std::min(inquires_at_, owner_.waits_until()) : inquires_at_;
+  Time at = failures_.deadline();
   for (const auto& op : operations_) at = std::min(at, op->deadline);
   for (const SendOp& s : send_ops_) at = std::min(at, s.deadline);
   for (const RecvOp& r : recv_ops_) at = std::min(at, r.deadline);
-  for (const SuspectedPeer& s : suspects_) at = std::min(at, s.until);
   return at;
 }
 
 void Channel::handle(Engine& engine, Time now, const proto::Completion& c) {
   if (c.status != proto::CompletionStatus::success) return handle_failure(engine, now, c);
   if (!(c.wr_id & receive_mark)) {
-    if (has_failed()) return;
+    if (failures_.has_failed()) return;
     if (c.wr_id & send_mark) handle_sending_done(static_cast<std::uint32_t>(c.wr_id));
     else handle_sent(c.wr_id);
     return;
@@ -140,7 +97,7 @@ void Channel::handle(Engine& engine, Time now, const proto::Completion& c) {
   engine.post_receive(c.qpn, c.wr_id);
   const std::uint32_t peer = peer_of(c.wr_id);
   if (!(c.wr_id & 1)) handle_message(engine, now, peer, c.length);
-  else if (has_failed()) return;
+  else if (failures_.has_failed()) return;
   else if (c.imm & send_bit) handle_received(engine, peer, c.imm & ~send_bit);
   else handle_slice(engine, now, peer, c.imm, c.length);
 }
@@ -150,25 +107,15 @@ void Channel::handle_failure(Engine& engine, Time now, const proto::Completion& 
   if (owner == owners_.end()) return;
   const auto [peer, is_bulk] = owner->second;
   if (!is_bulk) peers_[peer]->is_broken = true;
-  if (has_failed() || is_leaving_ || has_left(peer)) return;
-  const bool is_first_word = c.status == proto::CompletionStatus::retry_exceeded && !peers_[peer]->ring.has_heard();
-  const std::string why = name_of(peer) + " " + (is_first_word ? words_when_unheard : reason_of(c.status));
-  if (is_bulk || !is_first()) suspect_peer(now, peer, why);
-  else fail(engine, now, why);
+  if (failures_.has_failed() || is_leaving_ || has_left(peer)) return;
+  const std::string why = connection_lost_message(peer, c.status, peers_[peer]->ring.has_heard());
+  if (is_bulk) failures_.suspect(now, peer, why);
+  else failures_.on_peer_gone(engine, now, peer, why);
 }
 
-// It said goodbye. If it did so because all has ended, its words are on the way to the first channel.
 void Channel::on_peer_left(Engine& engine, Time now, std::uint32_t peer, const Operation& op) {
-  const std::string why = name_of(peer) + " has left the group; " + describe(op.descriptor) + " needs it";
-  if (is_first()) fail(engine, now, why);
-  else suspect_peer(now, peer, why);
-}
-
-void Channel::suspect_peer(Time now, std::uint32_t peer, const std::string& why) {
-  if (has_failed()) return;
-  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(),
-                                    [peer](const SuspectedPeer& s) { return s.peer == peer; });
-  if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
+  failures_.on_peer_gone(engine, now, peer,
+                         rank_name(peer) + " has left the group; " + describe(op.descriptor) + " needs it");
 }
 
 void Channel::send_message(Engine& engine, Time now, std::uint32_t peer, MessageHeader header,
@@ -200,9 +147,9 @@ void Channel::handle_message(Engine& engine, Time now, std::uint32_t peer, std::
   const bool is_small_data = got.header.type == MessageType::eager || got.header.type == MessageType::offer ||
                              got.header.type == MessageType::accept;
   if (!got.is_valid || !is_valid_header(got.header) || (is_small_data && !is_first()))
-    return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
+    return failures_.fail(engine, now, rank_name(peer) + invalid_message);
   if (got.header.type == MessageType::bye) peers_[peer]->has_left = true;
-  if (has_failed()) return;
+  if (failures_.has_failed()) return;
   switch (got.header.type) {
     case MessageType::eager:
     case MessageType::grant:
@@ -224,7 +171,7 @@ void Channel::handle_collective_message(Engine& engine, Time now, std::uint32_t 
   if (header.type == MessageType::inquiry || is_past) return;
   auto& early_messages = peers_[peer]->early_messages;
   if (early_messages.size() >= max_stashed)
-    return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
+    return failures_.fail(engine, now, rank_name(peer) + " is further ahead than any rank may be");
   early_messages.push_back({header, {payload.begin(), payload.end()}});
 }
 
@@ -236,7 +183,7 @@ void Channel::handle_error(Engine& engine, Time now, const std::string& why) {
     op->open_outs = 0;
     settle(*op);
   }
-  fail(engine, now, why, false);
+  failures_.fail(engine, now, why, false);
 }
 
 // A rank says goodbye when all its operations have ended: what was written to it has arrived, whether or not its last
@@ -244,7 +191,7 @@ void Channel::handle_error(Engine& engine, Time now, const std::string& why) {
 // more is sent to it.
 void Channel::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well) {
   engine.modify_error(now, peers_[peer]->bulk_qpn);
-  if (!is_well) return suspect_peer(now, peer, name_of(peer) + " has left the group, which had failed there");
+  if (!is_well) return failures_.suspect(now, peer, rank_name(peer) + " has left the group, which had failed there");
   for (const auto& op : operations_) {
     if (op->has_ended) continue;
     bool needs_it = false;
@@ -265,17 +212,14 @@ void Channel::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_w
     const auto sending = at++;
     if (sending->peer != peer) continue;
     if (!sending->is_written())
-      return fail(engine, now, name_of(peer) + " has left the group and never received what was sent to it");
+      return failures_.fail(engine, now,
+                            rank_name(peer) + " has left the group and never received what was sent to it");
     sending->work->succeed();
     send_ops_.erase(sending);
   }
   for (const RecvOp& receiving : recv_ops_)
     if (receiving.source == static_cast<std::int32_t>(peer))
-      return fail(engine, now, name_of(peer) + " has left the group; a receive waits for it");
-}
-
-void Channel::fail(Engine& engine, Time now, const std::string& why, bool is_ours) {
-  if (!has_failed()) end(engine, now, owner_.on_failure(number_, why.empty() ? "the group has failed" : why, is_ours));
+      return failures_.fail(engine, now, rank_name(peer) + " has left the group; a receive waits for it");
 }
 
 // Bad news must reach everybody, also those with whom nobody has spoken, and whoever has gone. So a rank tells those
@@ -291,22 +235,19 @@ void Channel::send_error(Engine& engine, Time now, std::uint32_t p) {
   MessageHeader header;
   header.type = MessageType::error;
   send_message(engine, now, p, header,
-               {reinterpret_cast<const std::uint8_t*>(error_.data()), std::min<std::size_t>(error_.size(), 1024)});
+               {reinterpret_cast<const std::uint8_t*>(failures_.error().data()),
+                std::min<std::size_t>(failures_.error().size(), 1024)});
 }
 
 void Channel::send_bye(Engine& engine, Time now, std::uint32_t p) {
   MessageHeader header;
   header.type = MessageType::bye;
-  header.number = has_failed();  // then nothing is sure of what came here
+  header.number = failures_.has_failed();  // then nothing is sure of what came here
   send_message(engine, now, p, header);
 }
 
 // The first channel tells the peers, in order with all else that it says to them.
-void Channel::end(Engine& engine, Time now, const GroupFailure& ending) {
-  if (has_failed()) return;
-  error_ = ending.why;
-  suspects_.clear();
-  inquires_at_ = Time::never();
+void Channel::on_group_failure(Engine& engine, Time now, const GroupFailure& ending) {
   has_copies_ = has_unposted_ = false;
   for (std::uint32_t p = 0; p < place_.size; ++p) {
     if (p == place_.rank) continue;
@@ -317,7 +258,7 @@ void Channel::end(Engine& engine, Time now, const GroupFailure& ending) {
     peers_[p]->early_messages.clear();
   }
   end_operations(engine);
-  end_p2p(engine, error_);
+  end_p2p(engine, failures_.error());
 }
 
 void Channel::end_operations(Engine& engine) {
@@ -337,12 +278,8 @@ void Channel::fail_different(Engine& engine, Time now, std::uint32_t peer, Colle
     theirs += std::string(" by ") + algorithm_names[static_cast<std::size_t>(its.algorithm)];
     own += std::string(" by ") + algorithm_names[static_cast<std::size_t>(ours.algorithm)];
   }
-  fail(engine, now, name_of(peer) + " called " + theirs + " where " + name_of(place_.rank) + " called " + own);
-}
-
-void Channel::fail_timeout(Engine& engine, Time now, const std::string& what, double timeout_s,
-                           const std::string& whom) {
-  fail(engine, now, timeout_message(what, place_.rank, timeout_s, whom));
+  failures_.fail(engine, now,
+                 rank_name(peer) + " called " + theirs + " where " + rank_name(place_.rank) + " called " + own);
 }
 
 // Those that this rank still deals with. Not all of them are to blame: for some it has what must wait itself.
@@ -361,7 +298,7 @@ Channel::Missing Channel::missing(const Operation& op) const {
   Missing missing;
   for (std::uint32_t p : open_peers(op, false)) {
     std::string& list = op.has_message[p] ? missing.slow : missing.absent;
-    list += (list.empty() ? "" : ", ") + name_of(p);
+    list += (list.empty() ? "" : ", ") + rank_name(p);
   }
   return missing;
 }
@@ -372,27 +309,25 @@ bool Channel::may_hear_more(Operation& op, Time now) {
   if (op.descriptor.algorithm == Algorithm::direct || op.extensions == 2) return false;
   if (!missing(op).absent.empty() && (op.extensions > 0 || now - op.issued_at >= inquiry_interval * 2)) return false;
   ++op.extensions;
-  op.deadline = now + words_come_within;
-  inquires_at_ = now;
+  op.deadline = now + report_grace;
+  failures_.set_next_inquiry(now);
   return true;
 }
 
 void Channel::look_at_clock(Engine& engine, Time now) {
-  for (const SuspectedPeer& s : suspects_)
-    if (s.until <= now) return fail(engine, now, std::string(s.why));
+  if (failures_.check_suspects(engine, now)) return;
   for (const auto& op : operations_) {
     if (op->has_ended || op->deadline > now || may_hear_more(*op, now)) continue;
     const Missing found = missing(*op);
     const std::string whom = found.absent.empty() ? found.slow + " did not finish its part"
                                                   : found.absent + " did not take part";
-    fail_timeout(engine, now, describe(op->descriptor), op->timeout_s, whom);
+    failures_.fail_timeout(engine, now, describe(op->descriptor), op->timeout_s, whom);
     sweep(engine, now);
     return;
   }
   look_at_point_to_point(engine, now);
-  if (is_first() && now >= owner_.waits_until())
-    if (const std::string why = owner_.overdue(now); !why.empty()) fail(engine, now, why);
-  if (now >= inquires_at_) send_inquiries(engine, now);
+  failures_.check_waiting(engine, now);
+  if (failures_.is_inquiry_due(now)) send_inquiries(engine, now);
 }
 
 // A peer that is dead says nothing; asking it makes the engine notice. One that calls something else says so.
@@ -420,7 +355,7 @@ void Channel::send_inquiries(Engine& engine, Time now) {
   for (const RecvOp& r : recv_ops_)
     if (r.source >= 0) ask(static_cast<std::uint32_t>(r.source));
   const bool is_busy = !operations_.empty() || !send_ops_.empty() || !recv_ops_.empty();
-  inquires_at_ = is_busy ? now + inquiry_interval : Time::never();
+  failures_.set_next_inquiry(is_busy ? now + inquiry_interval : Time::never());
 }
 
 bool Channel::is_busy() {

@@ -17,9 +17,10 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "collectives/channel_owner.h"
+#include "collectives/failure_monitor.h"
 #include "collectives/group_directory.h"
 #include "collectives/message_ring.h"
-#include "collectives/operation.h"
 #include "collectives/plan.h"
 #include "collectives/shm_ring.h"
 #include "collectives/stripes.h"
@@ -27,53 +28,6 @@
 #include "proto/driver.h"
 
 namespace softmrc::collectives {
-
-// How often a rank that is waited for is asked whether it means the same.
-constexpr Duration inquiry_interval = milliseconds(300);
-
-#define SOFTMRC_CHANNEL_COUNTERS(X) \
-  X(sends)                          \
-  X(receives)                       \
-  X(messages)                       \
-  X(slices)                         \
-  X(slices_shared)                  \
-  X(bytes_granted)                  \
-  X(inquiries)                      \
-  X(peers_met)
-
-struct ChannelStats {
-#define X(name) std::uint64_t name = 0;
-  SOFTMRC_CHANNEL_COUNTERS(X)
-#undef X
-};
-
-// Why everything ends.
-struct GroupFailure {
-  std::string why;
-  bool is_ours = true;  // or another rank said it, and tells those that it speaks with
-};
-
-// What a channel is given to do.
-struct QueuedWork {
-  std::vector<std::unique_ptr<Operation>> operations;  // to begin, in the order of their numbers
-  std::optional<GroupFailure> ending;                  // from now on
-};
-
-// The group, as its channels know it. They call with their engine to themselves; nothing is waited for.
-class ChannelOwner {
- public:
-  virtual ~ChannelOwner() = default;
-  virtual bool has_work(std::uint32_t channel) const = 0;
-  virtual QueuedWork pop_all(std::uint32_t channel) = 0;
-  // A stripe has ended, well or not.
-  virtual void on_ended(std::uint32_t channel, Operation& stripe, bool is_well) = 0;
-  // Something ended it all, here or on another channel before: what counts.
-  virtual GroupFailure on_failure(std::uint32_t channel, const std::string& why, bool is_ours) = 0;
-  // What was issued and may not start yet: until when all of it has time, and what to say of it that has none left, if
-  // any.
-  virtual Time waits_until() const = 0;
-  virtual std::string overdue(Time now) = 0;
-};
 
 // Where a channel lives: a driver, and what is its own of an endpoint there.
 struct ChannelResources {
@@ -85,7 +39,7 @@ struct ChannelResources {
   std::uint32_t lanes = 1;
 };
 
-class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
+class Channel final : public proto::ProgressHandler, private proto::LazyAccept, private FailureHandler {
  public:
   // `domains` are by rank, and so is the roll; both outlive it.
   Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResources& home, RankInfo place,
@@ -176,22 +130,12 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
     MessageHeader header;
     std::vector<std::uint8_t> payload;
   };
-  // A peer whose bulk queue pair broke, or who left another channel than the first: its own words, if they come, say
-  // more.
-  struct SuspectedPeer {
-    std::uint32_t peer = 0;
-    Time until = Time::never();
-    std::string why;
-  };
   using Engine = proto::Endpoint;
   // Ranks that an operation waits for: that have said nothing of it, and that have.
   struct Missing {
     std::string absent, slow;
   };
   using Operations = std::list<std::unique_ptr<Operation>>;
-
-  bool has_failed() const { return !error_.empty(); }
-  std::string name_of(std::uint32_t rank) const { return "rank " + std::to_string(rank); }
 
   // peers.cpp: from the first word to somebody, or from him.
   Peer& open(Engine& engine, std::uint32_t peer, std::uint32_t rkey, const proto::LazyAccept* by);
@@ -220,14 +164,11 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   void send_error(Engine& engine, Time now, std::uint32_t peer);
   void send_bye(Engine& engine, Time now, std::uint32_t peer);
   bool is_told(std::uint32_t peer, const GroupFailure& ending) const;
-  void fail(Engine& engine, Time now, const std::string& why, bool is_ours = true);
-  void end(Engine& engine, Time now, const GroupFailure& ending);
+  void on_group_failure(Engine& engine, Time now, const GroupFailure& ending) override;
   void end_operations(Engine& engine);
   void look_at_clock(Engine& engine, Time now);
   void send_inquiries(Engine& engine, Time now);
-  void fail_timeout(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom);
   void on_peer_left(Engine& engine, Time now, std::uint32_t peer, const Operation& op);
-  void suspect_peer(Time now, std::uint32_t peer, const std::string& why);
   void fail_different(Engine& engine, Time now, std::uint32_t peer, CollectiveFingerprint its,
                       const CollectiveFingerprint& ours);
   std::vector<std::uint32_t> open_peers(const Operation& op, bool also_blocked) const;
@@ -280,6 +221,7 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   const GroupDirectory& roll_;
   const std::span<const proto::Domain>
       domains_;  // a peer's own: it writes what was granted to it, and nothing that was to another
+  FailureMonitor failures_;
   Prng prng_;
   PeerEndpoint end_;                          // what is kept for peers
   bool meets_ = false;                        // there is; else somebody else makes queue pairs
@@ -299,20 +241,10 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   std::list<UnexpectedSend> offers_;  // that found no receiver yet, as they came
   std::uint32_t next_offer_ = 1;
 
-  std::vector<SuspectedPeer> suspects_;
-  std::string error_;
-  Time inquires_at_ = Time::never();
   bool is_leaving_ = false;
   bool is_started_ = false;
   bool has_left_ = false;
   ChannelStats stats_;
 };
-
-// What the error messages call an operation.
-std::string describe(const CollectiveFingerprint& descriptor);
-constexpr const char* closed_message = "the group is closed";
-std::string timeout_message(const std::string& what, std::uint32_t rank, double timeout_s, const std::string& whom);
-// As a caller says how long it may take.
-Time deadline_of(Time now, double timeout_s);
 
 }  // namespace softmrc::collectives

@@ -2,6 +2,7 @@
 // other.
 #include "base/check.h"
 #include "collectives/channel.h"
+#include "collectives/error_text.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
@@ -86,7 +87,7 @@ Channel::Peer& Channel::meet(Engine& engine, Time now, std::uint32_t p) {
   const std::uint32_t node = driver_.admit(there.place);
   const auto give_up = [&](const char* why) -> Peer& {
     peer.is_broken = true;
-    suspect_peer(now, p, name_of(p) + " cannot be reached: " + why);
+    failures_.suspect(now, p, rank_name(p) + " cannot be reached: " + why);
     return peer;
   };
   if (node == proto::no_peer) return give_up("another is where it was said to be");
@@ -128,7 +129,7 @@ void Channel::on_first_packet(Engine& engine, Time now, std::uint32_t node, std:
   if (p >= place_.size || p == place_.rank || peers_[p] || roll_.members[p].ends[number_].place != place) return;
   meet(engine, now, p);
   // It has missed what the others were told.
-  if (has_failed() && is_first()) send_error(engine, now, p);
+  if (failures_.has_failed() && is_first()) send_error(engine, now, p);
   if (is_leaving_) send_bye(engine, now, p);
 }
 

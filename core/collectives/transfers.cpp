@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "collectives/channel.h"
+#include "collectives/error_text.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
@@ -30,7 +31,7 @@ std::uint32_t Channel::new_rkeys(Engine& engine, std::uint32_t count) {
 }
 
 void Channel::begin(Engine& engine, Time now, Operation& op) {
-  if (inquires_at_ == Time::never()) inquires_at_ = now + inquiry_interval;
+  failures_.ensure_inquiry(now + inquiry_interval);
   op.granted.assign(place_.size, 0);
   op.has_message.assign(place_.size, false);
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
@@ -38,15 +39,15 @@ void Channel::begin(Engine& engine, Time now, Operation& op) {
     if (has_left(in.peer)) on_peer_left(engine, now, in.peer, op);
   for (const Outbound& out : op.outs)
     if (has_left(out.peer)) on_peer_left(engine, now, out.peer, op);
-  if (has_failed()) return;
+  if (failures_.has_failed()) return;
   grant(engine, now, op);
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i) post(engine, now, op, i);
   // What came before its time.
-  for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
+  for (std::uint32_t p = 0; p < place_.size && !failures_.has_failed(); ++p) {
     if (!peers_[p]) continue;
     auto& early_messages = peers_[p]->early_messages;
-    for (std::size_t i = 0; i < early_messages.size() && !has_failed();) {
+    for (std::size_t i = 0; i < early_messages.size() && !failures_.has_failed();) {
       if (early_messages[i].header.number != op.number) {
         ++i;
         continue;
@@ -56,7 +57,7 @@ void Channel::begin(Engine& engine, Time now, Operation& op) {
       deliver(engine, now, op, p, early.header, early.payload);
     }
   }
-  if (!has_failed()) advance(engine, now, op);
+  if (!failures_.has_failed()) advance(engine, now, op);
 }
 
 // Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
@@ -113,14 +114,14 @@ void Channel::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32
   }
   if (found) expected = found->bytes;
   if (found && found->has_ended)
-    return fail(
+    return failures_.fail(
         engine, now,
-        name_of(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
+        rank_name(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
   if (!found || expected != header.bytes || payload.size() != header.bytes)
-    return fail(engine, now,
-                name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) +
-                    " in step " + std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " +
-                    std::to_string(expected));
+    return failures_.fail(engine, now,
+                          rank_name(peer) + " sends " + std::to_string(header.bytes) + " bytes to " +
+                              rank_name(place_.rank) + " in step " + std::to_string(header.step) + " of " +
+                              describe(op.descriptor) + ", which expects " + std::to_string(expected));
   if (!payload.empty() && found->to) std::memcpy(found->to, payload.data(), payload.size());
   found->arrived = found->slices.count;
   end_inbound(engine, *found);
@@ -137,9 +138,10 @@ void Channel::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32
   if (granted != header.bytes && !is_first())
     return;  // the first channel has a stripe of everything, and knows the whole
   if (granted != header.bytes)
-    return fail(engine, now,
-                name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) +
-                    " in " + describe(op.descriptor) + ", which sends " + std::to_string(all));
+    return failures_.fail(engine, now,
+                          rank_name(peer) + " expects " + std::to_string(header.bytes) + " bytes from " +
+                              rank_name(place_.rank) + " in " + describe(op.descriptor) + ", which sends " +
+                              std::to_string(all));
   op.granted[peer] = header.rkey;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i)
     if (op.outs[i].peer == peer) post(engine, now, op, i);
@@ -227,7 +229,7 @@ void Channel::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::ui
     }
     break;
   }
-  fail(engine, now, name_of(peer) + " sent data that belongs to nothing");
+  failures_.fail(engine, now, rank_name(peer) + " sent data that belongs to nothing");
 }
 
 void Channel::handle_sent(std::uint64_t wr_id) {
@@ -287,10 +289,10 @@ void Channel::sweep(Engine& engine, Time now) {
     for (auto& op : mail.operations) {
       next_number_ = op->number + 1;
       operations_.push_back(std::move(op));
-      if (!has_failed() && !mail.ending) begin(engine, now, *operations_.back());
+      if (!failures_.has_failed() && !mail.ending) begin(engine, now, *operations_.back());
     }
-    if (mail.ending) end(engine, now, *mail.ending);
-    if (has_failed()) end_operations(engine);
+    if (mail.ending) failures_.end(engine, now, *mail.ending);
+    if (failures_.has_failed()) end_operations(engine);
   }
 }
 
@@ -312,7 +314,7 @@ void Channel::offer_shm(Engine& engine, Time now, std::uint32_t p) {
 void Channel::handle_shm_offer(Engine& engine, Time now, std::uint32_t p, std::span<const std::uint8_t> payload) {
   ShmKey key;
   if (!roll_.members[p].is_neighbour || payload.size() != sizeof key || peers_[p]->to)
-    return fail(engine, now, name_of(p) + " sent a message that makes no sense");
+    return failures_.fail(engine, now, rank_name(p) + invalid_message);
   std::memcpy(&key, payload.data(), sizeof key);
   peers_[p]->to = ShmRing::open(key);
 }
@@ -326,7 +328,7 @@ bool Channel::take_from_shm(Engine& engine, Time now, Inbound& in) {
     else std::memcpy(in.to + at + offset, source, size);
   };
   if (!peer.from || !peer.from->take(bytes, land)) {
-    fail(engine, now, name_of(in.peer) + " sent data that is not there");
+    failures_.fail(engine, now, rank_name(in.peer) + " sent data that is not there");
     return false;
   }
   if (peer.from->is_awaited()) {
