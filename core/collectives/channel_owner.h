@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/operation.h"
+#include "proto/driver.h"
 
 namespace softmrc::collectives {
 
@@ -27,6 +28,23 @@ struct ChannelStats {
 #define X(name) std::uint64_t name = 0;
   SOFTMRC_CHANNEL_COUNTERS(X)
 #undef X
+
+  ChannelStats& operator+=(const ChannelStats& other) {
+#define X(name) name += other.name;
+    SOFTMRC_CHANNEL_COUNTERS(X)
+#undef X
+    return *this;
+  }
+};
+
+// Where a channel lives: a driver, and what is its own of an endpoint there.
+struct ChannelResources {
+  proto::Driver* driver = nullptr;
+  std::uint32_t cq = 0;
+  std::uint32_t ev_profile = 0;
+  std::uint32_t cc_profile = 0;
+  std::uint32_t lane = 0;  // numbers of queue pairs there are this, and every so many from it on
+  std::uint32_t lanes = 1;
 };
 
 // Which channel of which rank.

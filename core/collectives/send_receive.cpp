@@ -24,12 +24,12 @@ std::string words_of(std::uint64_t bytes, DType dtype) {
 void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s,
                    const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
-    if (!failures_.has_failed() && has_left(to))
+    if (!failures_.has_failed() && connections_.has_left(to))
       failures_.fail(engine, now, rank_name(to) + " has left the group; nothing can be sent to it");
     if (failures_.has_failed()) return work->fail(failures_.error());
-    if (is_leaving_) return work->fail(closed_message);
+    if (router_.is_leaving()) return work->fail(closed_message);
     ++stats_.sends;
-    MessageRing& ring = get_or_connect(engine, now, to).ring;
+    MessageRing& ring = connections_.get_or_connect(engine, now, to).ring;
     MessageHeader header;
     header.type = MessageType::offer;
     header.number = next_offer_++ & ~send_bit;
@@ -39,11 +39,11 @@ void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, 
     if (from.bytes <= small_send && ring.offers_sent - ring.offers_taken_there < max_small_sends) {
       header.has_payload = 1;
       ++ring.offers_sent;
-      send_message(engine, now, to, header, {from.data, from.bytes});
+      router_.send(engine, now, to, header, {from.data, from.bytes});
       work->succeed();
       return;
     }
-    send_message(engine, now, to, header);
+    router_.send(engine, now, to, header);
     send_ops_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, work});
     failures_.ensure_inquiry(now + first_inquiry_after);
   });
@@ -53,7 +53,7 @@ void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t t
                       const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (failures_.has_failed()) return work->fail(failures_.error());
-    if (is_leaving_) return work->fail(closed_message);
+    if (router_.is_leaving()) return work->fail(closed_message);
     ++stats_.receives;
     failures_.ensure_inquiry(now + first_inquiry_after);
     RecvOp receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
@@ -63,10 +63,10 @@ void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t t
       offers_.erase(offer);
       if (!match(engine, now, receiving, found.peer, found.header, found.payload)) recv_ops_.push_back(receiving);
       if (failures_.has_failed()) work->fail(failures_.error());
-      give_credit(engine, now, found.peer);
+      router_.give_credit(engine, now, found.peer);
       return;
     }
-    if (source >= 0 && has_left(static_cast<std::uint32_t>(source))) {
+    if (source >= 0 && connections_.has_left(static_cast<std::uint32_t>(source))) {
       failures_.fail(engine, now,
                      rank_name(static_cast<std::uint32_t>(source)) + " has left the group; a receive waits for it");
       work->fail(failures_.error());
@@ -93,29 +93,29 @@ bool Channel::match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t p
   if (header.bytes != receiving.to.bytes || header.descriptor.dtype != receiving.dtype) {
     failures_.fail(engine, now,
                    rank_name(peer) + " sends " + words_of(header.bytes, header.descriptor.dtype) + " where " +
-                       rank_name(place_.rank) + " receives " + words_of(receiving.to.bytes, receiving.dtype));
+                       rank_name(self_.rank) + " receives " + words_of(receiving.to.bytes, receiving.dtype));
     return true;
   }
   receiving.source = static_cast<std::int32_t>(peer);
   receiving.work->source = receiving.source;
   if (header.has_payload) {
     if (!payload.empty()) std::memcpy(receiving.to.data, payload.data(), payload.size());
-    ++peers_[peer]->ring.offers_taken_here;
+    ++connections_.find(peer)->ring.offers_taken_here;
     receiving.work->succeed();
     return true;
   }
   receiving.id = header.number;
-  receiving.rkey = new_rkeys(engine, 1);
+  receiving.rkey = connections_.new_rkeys(engine, 1);
   MessageHeader reply;
   reply.type = MessageType::accept;
   reply.number = header.number;
   reply.bytes = header.bytes;
   reply.rkey = receiving.rkey;
   if (receiving.to.bytes)
-    SOFTMRC_CHECK(
-        engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, domains_[peer]}));
+    SOFTMRC_CHECK(engine.add_region(
+        {receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, connections_.domain(peer)}));
   stats_.bytes_granted += header.bytes;
-  send_message(engine, now, peer, reply);
+  router_.send(engine, now, peer, reply);
   if (receiving.to.bytes) return false;
   receiving.work->succeed();
   return true;
@@ -149,7 +149,7 @@ void Channel::post(Engine& engine, Time now, SendOp& sending) {
     request.length = static_cast<std::uint32_t>(bytes);
     request.imm = send_bit | sending.id;
     request.has_imm = request.is_signaled = sending.posted + bytes == sending.from.bytes;
-    const proto::PostStatus status = engine.post_write(now, peers_[sending.peer]->bulk_qpn, request);
+    const proto::PostStatus status = engine.post_write(now, connections_.find(sending.peer)->bulk_qpn, request);
     if (status == proto::PostStatus::queue_full) has_unposted_ = true;
     // Or broken off by a peer that is about to say why.
     if (status != proto::PostStatus::ok) return;
