@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "collectives/error_text.h"
 
 namespace softmrc::collectives {
 namespace {

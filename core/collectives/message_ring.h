@@ -37,7 +37,7 @@ class MessageRing {
   // Whether something is unsaid that no message from the peer need ever ask for: flush it when the send queue has room.
   bool is_waiting() const { return has_backlog() || owes_credit_; }
   void flush(proto::Endpoint& engine, Time now);
-  bool has_heard() const { return read_here_ > 0; }
+  bool has_received() const { return read_here_ > 0; }
 
   struct Received {
     MessageHeader header;

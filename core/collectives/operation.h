@@ -149,6 +149,11 @@ struct Range {
   }
 };
 
+// As a caller says how long it may take.
+constexpr Time deadline_of(Time now, double timeout_s) {
+  return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
+}
+
 struct InflightOp;
 
 struct Operation {

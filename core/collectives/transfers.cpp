@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "collectives/channel.h"
+#include "collectives/error_text.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
@@ -20,43 +21,33 @@ Operation* Channel::find(std::uint32_t number) {
   return nullptr;
 }
 
-std::uint32_t Channel::new_rkeys(Engine& engine, std::uint32_t count) {
-  for (;;) {
-    const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
-    bool is_free = first + count > first;
-    for (std::uint32_t i = 0; i < count && is_free; ++i) is_free = engine.is_rkey_free(first + i);
-    if (is_free) return first;
-  }
-}
-
 void Channel::begin(Engine& engine, Time now, Operation& op) {
-  if (inquires_at_ == Time::never()) inquires_at_ = now + inquiry_interval;
-  op.granted.assign(place_.size, 0);
-  op.has_message.assign(place_.size, false);
+  failures_.ensure_inquiry(now + inquiry_interval);
+  op.granted.assign(self_.size, 0);
+  op.has_message.assign(self_.size, false);
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
   for (const Inbound& in : op.ins)
-    if (has_left(in.peer)) on_peer_left(engine, now, in.peer, op);
+    if (connections_.has_left(in.peer)) on_peer_left(engine, now, in.peer, op);
   for (const Outbound& out : op.outs)
-    if (has_left(out.peer)) on_peer_left(engine, now, out.peer, op);
-  if (has_failed()) return;
+    if (connections_.has_left(out.peer)) on_peer_left(engine, now, out.peer, op);
+  if (failures_.has_failed()) return;
   grant(engine, now, op);
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i) post(engine, now, op, i);
   // What came before its time.
-  for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
-    if (!peers_[p]) continue;
-    auto& early_messages = peers_[p]->early_messages;
-    for (std::size_t i = 0; i < early_messages.size() && !has_failed();) {
-      if (early_messages[i].header.number != op.number) {
+  for (auto& [peer, messages] : early_messages_) {
+    for (std::size_t i = 0; i < messages.size();) {
+      if (messages[i].header.number != op.number) {
         ++i;
         continue;
       }
-      const EarlyMessage early = std::move(early_messages[i]);
-      early_messages.erase(early_messages.begin() + static_cast<std::ptrdiff_t>(i));
-      deliver(engine, now, op, p, early.header, early.payload);
+      const EarlyMessage early = std::move(messages[i]);
+      messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(i));
+      deliver(engine, now, op, peer, early.header, early.payload);
+      if (failures_.has_failed()) return;
     }
   }
-  if (!has_failed()) advance(engine, now, op);
+  advance(engine, now, op);
 }
 
 // Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
@@ -73,15 +64,15 @@ void Channel::grant(Engine& engine, Time now, Operation& op) {
       bytes += in.bytes;
       total += in.total;
     }
-    offer_shm(engine, now, peer);
-    const std::uint32_t first = new_rkeys(engine, count);
+    shm_.offer(engine, now, peer);
+    const std::uint32_t first = connections_.new_rkeys(engine, count);
     std::uint32_t next = first;
     for (Inbound& in : op.ins) {
       if (in.peer != peer || in.is_eager) continue;
       in.rkey = next++;
       if (in.bytes == 0) continue;  // a write of nothing names no memory
-      SOFTMRC_CHECK(
-          engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, domains_[peer]}));
+      SOFTMRC_CHECK(engine.add_region(
+          {in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, connections_.domain(peer)}));
     }
     stats_.bytes_granted += bytes;
     MessageHeader header;
@@ -90,7 +81,7 @@ void Channel::grant(Engine& engine, Time now, Operation& op) {
     header.descriptor = op.descriptor;
     header.bytes = total;
     header.rkey = first;
-    send_message(engine, now, peer, header);
+    router_.send(engine, now, peer, header);
   }
 }
 
@@ -113,14 +104,14 @@ void Channel::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32
   }
   if (found) expected = found->bytes;
   if (found && found->has_ended)
-    return fail(
+    return failures_.fail(
         engine, now,
-        name_of(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
+        rank_name(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
   if (!found || expected != header.bytes || payload.size() != header.bytes)
-    return fail(engine, now,
-                name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) +
-                    " in step " + std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " +
-                    std::to_string(expected));
+    return failures_.fail(engine, now,
+                          rank_name(peer) + " sends " + std::to_string(header.bytes) + " bytes to " +
+                              rank_name(self_.rank) + " in step " + std::to_string(header.step) + " of " +
+                              describe(op.descriptor) + ", which expects " + std::to_string(expected));
   if (!payload.empty() && found->to) std::memcpy(found->to, payload.data(), payload.size());
   found->arrived = found->slices.count;
   end_inbound(engine, *found);
@@ -134,12 +125,13 @@ void Channel::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32
     all += out.total;
     if (!out.is_eager) granted += out.total;
   }
-  if (granted != header.bytes && !is_first())
+  if (granted != header.bytes && !self_.is_first())
     return;  // the first channel has a stripe of everything, and knows the whole
   if (granted != header.bytes)
-    return fail(engine, now,
-                name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) +
-                    " in " + describe(op.descriptor) + ", which sends " + std::to_string(all));
+    return failures_.fail(engine, now,
+                          rank_name(peer) + " expects " + std::to_string(header.bytes) + " bytes from " +
+                              rank_name(self_.rank) + " in " + describe(op.descriptor) + ", which sends " +
+                              std::to_string(all));
   op.granted[peer] = header.rkey;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i)
     if (op.outs[i].peer == peer) post(engine, now, op, i);
@@ -159,7 +151,7 @@ void Channel::send_eager(Engine& engine, Time now, Operation& op, std::uint32_t 
   header.descriptor = op.descriptor;
   header.bytes = out.bytes;
   header.step = out.index;
-  send_message(engine, now, out.peer, header, {out.from, out.bytes},
+  router_.send(engine, now, out.peer, header, {out.from, out.bytes},
                is_awaited ? work_request_of(op.number, index) : 0);
   if (is_awaited) return;
   out.has_ended = true;
@@ -184,15 +176,15 @@ void Channel::post(Engine& engine, Time now, Operation& op, std::uint32_t index)
     request.imm = immediate_of(op.number, out.index);
     request.has_imm = true;
     request.is_signaled = out.posted + 1 == out.slices.count;
-    Peer& peer = *peers_[out.peer];
-    const std::uint64_t shared = peer.to && out.from ? request.length : 0;
-    if (shared && !peer.to->put(request.data, shared)) {
+    ShmRing* const ring = shm_.to(out.peer);
+    const std::uint64_t shared = ring && out.from ? request.length : 0;
+    if (shared && !ring->put(request.data, shared)) {
       has_unposted_ = true;
       return;
     }
     if (shared) request.length = 0;
-    const proto::PostStatus status = engine.post_write(now, peer.bulk_qpn, request);
-    if (status != proto::PostStatus::ok && shared) peer.to->take_back(shared);
+    const proto::PostStatus status = engine.post_write(now, connections_.find(out.peer)->bulk_qpn, request);
+    if (status != proto::PostStatus::ok && shared) ring->take_back(shared);
     if (status == proto::PostStatus::queue_full) has_unposted_ = true;
     if (status != proto::PostStatus::ok) return;
     ++out.posted;
@@ -218,7 +210,7 @@ void Channel::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::ui
       if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
       op->has_message[peer] = true;
-      if (length == 0 && in.bytes && !take_from_shm(engine, now, in)) return;
+      if (length == 0 && in.bytes && !shm_.take(engine, now, in)) return;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
       if (in.arrived == in.slices.count) end_inbound(engine, in);
@@ -227,7 +219,7 @@ void Channel::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::ui
     }
     break;
   }
-  fail(engine, now, name_of(peer) + " sent data that belongs to nothing");
+  failures_.fail(engine, now, rank_name(peer) + " sent data that belongs to nothing");
 }
 
 void Channel::handle_sent(std::uint64_t wr_id) {
@@ -274,67 +266,24 @@ void Channel::settle(Operation& op) {
   }
   if (op.open_outs) return;
   op.has_ended = has_ended_some_ = true;
-  owner_.on_ended(number_, op, true);
+  owner_.on_ended(self_.number, op, true);
 }
 
 // Forgets what has ended, and begins what the owner has for this channel.
 void Channel::sweep(Engine& engine, Time now) {
-  while (has_ended_some_ || owner_.has_work(number_)) {
+  while (has_ended_some_ || owner_.has_work(self_.number)) {
     has_ended_some_ = false;
     operations_.remove_if([](const auto& op) { return op->has_ended; });
     QueuedWork mail;
-    if (owner_.has_work(number_)) mail = owner_.pop_all(number_);
+    if (owner_.has_work(self_.number)) mail = owner_.pop_all(self_.number);
     for (auto& op : mail.operations) {
       next_number_ = op->number + 1;
       operations_.push_back(std::move(op));
-      if (!has_failed() && !mail.ending) begin(engine, now, *operations_.back());
+      if (!failures_.has_failed() && !mail.ending) begin(engine, now, *operations_.back());
     }
-    if (mail.ending) end(engine, now, *mail.ending);
-    if (has_failed()) end_operations(engine);
+    if (mail.ending) failures_.end(engine, now, *mail.ending);
+    if (failures_.has_failed()) end_operations(engine);
   }
-}
-
-// Neighbours: ranks of one machine, whose bulk data goes through memory that they share. A write of nothing says that a
-// slice is there, so all that is promised of writes, their order and their end holds for slices as well.
-
-// Before the first grant, and to those alone who have something for us.
-void Channel::offer_shm(Engine& engine, Time now, std::uint32_t p) {
-  if (!roll_.members[p].is_neighbour) return;
-  Peer& peer = get_or_connect(engine, now, p);
-  if (std::exchange(peer.is_shm_offered, true) || !(peer.from = ShmRing::make(prng_.bits()))) return;
-  const ShmKey key = peer.from->key();
-  MessageHeader header;
-  header.type = MessageType::shm;
-  send_message(engine, now, p, header, {reinterpret_cast<const std::uint8_t*>(&key), sizeof key});
-}
-
-// Where it cannot be opened, data goes by the network as it does to others.
-void Channel::handle_shm_offer(Engine& engine, Time now, std::uint32_t p, std::span<const std::uint8_t> payload) {
-  ShmKey key;
-  if (!roll_.members[p].is_neighbour || payload.size() != sizeof key || peers_[p]->to)
-    return fail(engine, now, name_of(p) + " sent a message that makes no sense");
-  std::memcpy(&key, payload.data(), sizeof key);
-  peers_[p]->to = ShmRing::open(key);
-}
-
-bool Channel::take_from_shm(Engine& engine, Time now, Inbound& in) {
-  Peer& peer = *peers_[in.peer];
-  const std::uint64_t at = in.arrived * in.slices.size;
-  const std::uint64_t bytes = std::min(in.slices.size, in.bytes - at);
-  const auto land = [&](std::uint64_t offset, const std::uint8_t* source, std::uint64_t size) {
-    if (in.needs_placing()) in.place(at + offset, source, static_cast<std::uint32_t>(size));
-    else std::memcpy(in.to + at + offset, source, size);
-  };
-  if (!peer.from || !peer.from->take(bytes, land)) {
-    fail(engine, now, name_of(in.peer) + " sent data that is not there");
-    return false;
-  }
-  if (peer.from->is_awaited()) {
-    MessageHeader header;
-    header.type = MessageType::credit;
-    send_message(engine, now, in.peer, header);
-  }
-  return true;
 }
 
 }  // namespace softmrc::collectives
