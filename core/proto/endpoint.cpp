@@ -17,8 +17,7 @@ MaybeError bad_value(const char* field, std::uint64_t value, std::string allowed
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config),
-      event_log_(config.max_events),
+    : context_(config),
       probe_ids_(config.seed, "probes"),
       up_ports_((1u << config.ports) - 1),
       path_validation_({config.secret, config.seed}) {
@@ -27,7 +26,7 @@ Endpoint::Endpoint(const EndpointConfig& config)
 }
 
 MaybeError Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
-  if (auto v = validate(*profile, config_.ports)) return v;
+  if (auto v = validate(*profile, context_.config.ports)) return v;
   id = ev_profiles_.add(std::move(profile));
   return std::nullopt;
 }
@@ -96,8 +95,8 @@ MaybeError Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   if (!cqs_.contains(a.send_cq)) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
   if (a.domain > last_domain_) return bad_value("domain", a.domain, "0, or a protection domain that was created");
   if (!cqs_.contains(a.recv_cq)) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
-  slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
-                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], event_log_, a);
+  slots_[*slot].qp = std::make_unique<QueuePair>(qpn, context_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
+                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], a);
   return std::nullopt;
 }
 
@@ -115,9 +114,9 @@ MaybeError Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes
   ++peer.queue_pairs;
   const bool is_new = !peer.is_known;
   peer.is_known = true;
-  if (is_new && config_.proves_addresses) {
+  if (is_new && context_.config.proves_addresses) {
     peer.validated_ports = 0;
-    path_validation_.add(now, attributes.peer, (1u << config_.ports) - 1);
+    path_validation_.add(now, attributes.peer, (1u << context_.config.ports) - 1);
   }
   pair->set_ports(now, live_ports(attributes.peer), peer.validated_ports);
   if (!peer.has_qp) {
@@ -125,9 +124,9 @@ MaybeError Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes
     peer.has_qp = true;
   }
   // It may have begun anew without our noticing, and believe that every port is up.
-  const std::uint32_t all = (1u << config_.ports) - 1;
+  const std::uint32_t all = (1u << context_.config.ports) - 1;
   const bool is_due = up_ports_ != all || (peer.announced_ports & all) != up_ports_ ||
-                      (is_new && config_.announces_ports);
+                      (is_new && context_.config.announces_ports);
   if (is_due) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
@@ -206,40 +205,26 @@ std::optional<QpState> Endpoint::qp_state(std::uint32_t qpn) const {
   return pair ? pair->state() : QpState::reset;
 }
 
-void Endpoint::refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth,
-                      const Arrival& arrival) {
-  ++counter;
-  Event e;
-  e.at_ps = now.ps;
-  e.type = EventType::packet_refused;
-  e.code = static_cast<std::uint32_t>(why);
-  e.ev = arrival.entropy;
-  e.port = arrival.port;
-  if (bth) {
-    e.qpn = bth->dqp;
-    e.psn = bth->psn;
-  }
-  event_log_.record(e);
-}
-
 void Endpoint::refuse_damaged(Time now, const Arrival& arrival) {
-  EndpointStats& stats = event_log_.stats;
+  EndpointStats& stats = context_.event_log.stats;
   switch (arrival.integrity) {
     case Integrity::unchecked:
     case Integrity::verified: return;
-    case Integrity::bad: return refuse(now, RefusedPacket::bad_icrc, stats.refused_bad_icrc, nullptr, arrival);
-    case Integrity::unsealed: return refuse(now, RefusedPacket::unsealed, stats.refused_unsealed, nullptr, arrival);
-    case Integrity::forged: return refuse(now, RefusedPacket::forged, stats.refused_forged, nullptr, arrival);
-    case Integrity::replayed: return refuse(now, RefusedPacket::replayed, stats.refused_replayed, nullptr, arrival);
+    case Integrity::bad: return context_.refuse(now, RefusedPacket::bad_icrc, stats.refused_bad_icrc, nullptr, arrival);
+    case Integrity::unsealed:
+      return context_.refuse(now, RefusedPacket::unsealed, stats.refused_unsealed, nullptr, arrival);
+    case Integrity::forged: return context_.refuse(now, RefusedPacket::forged, stats.refused_forged, nullptr, arrival);
+    case Integrity::replayed:
+      return context_.refuse(now, RefusedPacket::replayed, stats.refused_replayed, nullptr, arrival);
   }
 }
 
 void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options) {
-  ++event_log_.stats.datagrams_received;
+  ++context_.event_log.stats.datagrams_received;
   if (is_refused(arrival.integrity)) return refuse_damaged(now, arrival);
   wire::Packet packet;
   if (wire::parse(bytes, options, packet) != wire::ParseError::none)
-    return refuse(now, RefusedPacket::malformed, event_log_.stats.refused_malformed, nullptr, arrival);
+    return context_.refuse(now, RefusedPacket::malformed, context_.event_log.stats.refused_malformed, nullptr, arrival);
   handle_packet(now, packet, arrival);
 }
 
@@ -247,14 +232,16 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!unreachable_probes_.empty()) [[unlikely]]
     unreachable_probes_.on_heard(arrival.peer);
-  if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
-    return refuse(now, RefusedPacket::malformed, event_log_.stats.refused_malformed, &packet.bth, arrival);
+  if (arrival.port >= context_.config.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
+    return context_.refuse(now, RefusedPacket::malformed, context_.event_log.stats.refused_malformed, &packet.bth,
+                           arrival);
   const bool may_be_new = !path_validation_.empty() && peers_.contains(arrival.peer);
   if (may_be_new && !(peers_[arrival.peer].validated_ports >> arrival.port & 1)) [[unlikely]]
     path_validation_.on_heard(now, arrival.peer);
   if (packet.bth.dqp == wire::endpoint_qpn) {
     if (!peers_.contains(arrival.peer))
-      return refuse(now, RefusedPacket::unknown_peer, event_log_.stats.refused_unknown_peer, &packet.bth, arrival);
+      return context_.refuse(now, RefusedPacket::unknown_peer, context_.event_log.stats.refused_unknown_peer,
+                             &packet.bth, arrival);
     reservations_.for_each_owner([&](LazyAccept& owner) {
       if (!peers_[arrival.peer].has_qp) owner.on_first_packet(*this, now, arrival.peer, wire::endpoint_qpn);
     });
@@ -268,18 +255,23 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
                                  std::holds_alternative<wire::EndpointResponse>(packet.body);
   const auto heard = slot || is_node_operation || !time_wait_ ? TimeWait::Handled::not_ours
                                                               : time_wait_->handle(packet, arrival);
-  if (heard == TimeWait::Handled::answered || heard == TimeWait::Handled::refused) ++event_log_.stats.departed_answers;
+  if (heard == TimeWait::Handled::answered || heard == TimeWait::Handled::refused)
+    ++context_.event_log.stats.departed_answers;
   if (heard == TimeWait::Handled::answered) return;
   if (heard == TimeWait::Handled::late_answer) {
-    ++event_log_.stats.late_answers;
+    ++context_.event_log.stats.late_answers;
     return;
   }
   if (heard == TimeWait::Handled::wrong_peer)
-    return refuse(now, RefusedPacket::wrong_peer, event_log_.stats.refused_wrong_peer, &packet.bth, arrival);
+    return context_.refuse(now, RefusedPacket::wrong_peer, context_.event_log.stats.refused_wrong_peer, &packet.bth,
+                           arrival);
   if (!slot || is_node_operation)
-    return refuse(now, RefusedPacket::unknown_qp, event_log_.stats.refused_unknown_qp, &packet.bth, arrival);
+    return context_.refuse(now, RefusedPacket::unknown_qp, context_.event_log.stats.refused_unknown_qp, &packet.bth,
+                           arrival);
   QueuePair* pair = at(*slot);
-  if (!pair) return refuse(now, RefusedPacket::wrong_state, event_log_.stats.refused_wrong_state, &packet.bth, arrival);
+  if (!pair)
+    return context_.refuse(now, RefusedPacket::wrong_state, context_.event_log.stats.refused_wrong_state, &packet.bth,
+                           arrival);
   pair->handle(now, packet, arrival);
   after_input(now, *slot);
 }
@@ -295,7 +287,7 @@ std::optional<std::uint32_t> Endpoint::on_first_packet(Time now, const wire::Pac
 }
 
 void Endpoint::end_batch(Time now) {
-  event_log_.in_batch = false;
+  context_.in_batch = false;
   for (; !batch_list_.empty(); batch_list_.pop()) {
     const std::uint32_t slot = batch_list_.front();
     QueuePair* pair = at(slot);
@@ -321,7 +313,7 @@ void Endpoint::list(std::uint32_t slot) {
     pair.in_data_list = true;
     data_list_.push(slot);
   }
-  if (event_log_.in_batch && !pair.in_batch_list) {
+  if (context_.in_batch && !pair.in_batch_list) {
     pair.in_batch_list = true;
     batch_list_.push(slot);
   }
@@ -411,7 +403,7 @@ PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& 
   if (!slot || !at(*slot)) return PostStatus::wrong_state;
   const PostStatus status = at(*slot)->post(now, request);
   if (status != PostStatus::ok) return status;
-  if (config_.proves_addresses && peers_[at(*slot)->peer()].validated_ports == 0)
+  if (context_.config.proves_addresses && peers_[at(*slot)->peer()].validated_ports == 0)
     path_validation_.resume(now, at(*slot)->peer());
   after_input(now, *slot);
   return PostStatus::ok;
@@ -513,9 +505,9 @@ std::size_t Endpoint::poll_completions(std::uint32_t cq, std::span<Completion> o
 }
 
 bool Endpoint::poll_event(Event& out) {
-  if (event_log_.queue().empty()) return false;
-  out = event_log_.queue().front();
-  event_log_.queue().pop();
+  if (context_.event_log.queue().empty()) return false;
+  out = context_.event_log.queue().front();
+  context_.event_log.queue().pop();
   return true;
 }
 

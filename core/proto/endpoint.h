@@ -17,7 +17,7 @@
 #include "base/prefetch.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/event_log.h"
+#include "proto/context.h"
 #include "proto/memory.h"
 #include "proto/path_validation.h"
 #include "proto/peers.h"
@@ -115,7 +115,7 @@ class Endpoint {
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
   void handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
   // Between these two, packets are handed in that had been waiting side by side.
-  void begin_batch() { event_log_.in_batch = true; }
+  void begin_batch() { context_.in_batch = true; }
   void end_batch(Time now);
   // The driver was held up between taking packets and sending them: no verdict may rest on when they were taken.
   void handle_stall(Time now);
@@ -150,7 +150,7 @@ class Endpoint {
   std::size_t poll_completions(std::uint32_t cq, std::span<Completion> out);
   bool poll_event(Event& out);
   Time poll_timeout();
-  std::size_t events_waiting() const { return event_log_.queue().size(); }
+  std::size_t events_waiting() const { return context_.event_log.queue().size(); }
 
   // Asks for the memory that the next input will touch, one step behind this object itself: for simulators that hold
   // more endpoints than caches do.
@@ -162,9 +162,9 @@ class Endpoint {
     if (cqs_.contains(0)) prefetch(cqs_[0].get());
   }
 
-  void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { event_log_.set_sink(sink, wanted); }
-  const EndpointStats& stats() const { return event_log_.stats; }
-  const EndpointConfig& config() const { return config_; }
+  void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { context_.event_log.set_sink(sink, wanted); }
+  const EndpointStats& stats() const { return context_.event_log.stats; }
+  const EndpointConfig& config() const { return context_.config; }
   std::uint32_t up_ports() const { return up_ports_; }
   bool has_cq(std::uint32_t cq) const { return cqs_.contains(cq); }
   std::size_t completion_queues() const { return cqs_.size(); }
@@ -203,7 +203,6 @@ class Endpoint {
   };
 
   std::optional<std::uint32_t> on_first_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
-  void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
   void refuse_damaged(Time now, const Arrival& arrival);
   void after_input(Time now, std::uint32_t slot);
   void list(std::uint32_t slot);
@@ -244,8 +243,7 @@ class Endpoint {
   void drop_expired(Time now);
   QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
 
-  EndpointConfig config_;
-  EventLog event_log_;
+  EndpointContext context_;
   Handles<std::shared_ptr<const EvProfile>> ev_profiles_;
   Handles<std::shared_ptr<const CcProfile>> cc_profiles_;
   Handles<std::unique_ptr<CompletionQueue>> cqs_;

@@ -39,9 +39,11 @@ std::uint32_t service_ns(Duration took) {
 // takes nothing from the share that each of the others has for itself.
 // spec: answers-bounded
 bool Endpoint::may_answer(Time now, TokenBucket& own, TokenBucket& shared, std::uint32_t count) {
-  if (config_.answers_per_s == 0) return true;
-  if (own.take(now, config_.answers_per_s / 10, count) || shared.take(now, config_.answers_per_s, count)) return true;
-  ++event_log_.stats.requests_unanswered;
+  if (context_.config.answers_per_s == 0) return true;
+  if (own.take(now, context_.config.answers_per_s / 10, count) ||
+      shared.take(now, context_.config.answers_per_s, count))
+    return true;
+  ++context_.event_log.stats.requests_unanswered;
   return false;
 }
 
@@ -85,30 +87,32 @@ std::uint64_t Endpoint::key_for(std::uint32_t id) const {
 
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& request = std::get<wire::EndpointRequest>(packet.body);
-  ++event_log_.stats.endpoint_requests;
+  ++context_.event_log.stats.endpoint_requests;
   Peer& peer = peers_[arrival.peer];
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const Serial<16> ticks(request.timestamp.ticks);
   const bool is_update = request.op == wire::EndpointOp::port_status_update;
   const bool is_news = is_update && !peer.heard.find(id);
-  event_log_.stats.port_updates_received += is_update;
+  context_.event_log.stats.port_updates_received += is_update;
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
   const QueuePair* keyed_qp = is_update ? first_qp_with_key(arrival.peer, request.key) : nullptr;
   if (!keyed_qp && !may_answer(now, peer.answers, allowance_)) return;
   if (is_update && !keyed_qp) keyed_qp = qp_with_key(arrival.peer, request.key);
   if (is_update && !keyed_qp)
-    return refuse(now, RefusedPacket::unproven, event_log_.stats.refused_unproven, &packet.bth, arrival);
+    return context_.refuse(now, RefusedPacket::unproven, context_.event_log.stats.refused_unproven, &packet.bth,
+                           arrival);
   if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
   if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
-  const std::uint32_t all = (1u << config_.ports) - 1;
+  const std::uint32_t all = (1u << context_.config.ports) - 1;
   const std::uint32_t ports = from_wire(request.port_status_mask) & all;
   // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
   // spec: last-port
   if (is_news && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
-    return refuse(now, RefusedPacket::last_port, event_log_.stats.refused_last_port, &packet.bth, arrival);
+    return context_.refuse(now, RefusedPacket::last_port, context_.event_log.stats.refused_last_port, &packet.bth,
+                           arrival);
   if (answers_.size() >= max_answers) answers_.pop();
   const std::uint64_t key = !is_update ? request.key : keyed_qp->peer_port_key();  // a nonce goes back as it came
   answers_.push({arrival.peer, arrival.qpn, id, arrival.port, request.op, request.timestamp, key, now});
@@ -122,12 +126,12 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   e.type = EventType::peer_ports;
   e.code = arrival.peer;
   e.value = ports;
-  event_log_.record(e);
+  context_.event_log.record(e);
   refresh_ports(now, arrival.peer);
 }
 
 void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  ++event_log_.stats.endpoint_responses;
+  ++context_.event_log.stats.endpoint_responses;
   const bool is_update = std::get<wire::EndpointResponse>(packet.body).op == wire::EndpointOp::port_status_update;
   return is_update ? handle_update_answer(now, packet, arrival) : handle_probe_answer(now, packet, arrival);
 }
@@ -138,11 +142,13 @@ void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const 
   if (!first_qp_with_key(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
     if (!may_answer(now, peer.answers, allowance_)) return;
     if (!qp_with_key(arrival.peer, response.key))
-      return refuse(now, RefusedPacket::unproven, event_log_.stats.refused_unproven, &packet.bth, arrival);
+      return context_.refuse(now, RefusedPacket::unproven, context_.event_log.stats.refused_unproven, &packet.bth,
+                             arrival);
   }
   const auto meaning = peers_.on_answer(peer, static_cast<std::uint16_t>(packet.bth.psn));
   if (meaning == Peers::Answer::to_nothing)
-    refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
+    context_.refuse(now, RefusedPacket::unknown_answer, context_.event_log.stats.refused_unknown_answer, &packet.bth,
+                    arrival);
   // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is
   // unknown may be very old, or a stranger's: then it is said again once a second at most, but it is said.
   const bool is_unknown = meaning == Peers::Answer::to_nothing;
@@ -156,8 +162,11 @@ void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const 
 void Endpoint::refuse_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const bool has_nonce = std::get<wire::EndpointResponse>(packet.body).key;
   if (path_validation_.on_wrong_answer(arrival.peer, has_nonce))
-    refuse(now, RefusedPacket::wrong_proof, event_log_.stats.refused_wrong_proof, &packet.bth, arrival);
-  else refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
+    context_.refuse(now, RefusedPacket::wrong_proof, context_.event_log.stats.refused_wrong_proof, &packet.bth,
+                    arrival);
+  else
+    context_.refuse(now, RefusedPacket::unknown_answer, context_.event_log.stats.refused_unknown_answer, &packet.bth,
+                    arrival);
 }
 
 void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
@@ -184,7 +193,7 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
     e.port = arrival.port;
     e.value = static_cast<std::uint64_t>((now - probe.sent_at).ps);
     e.took = response.service_ns;
-    event_log_.record(e);
+    context_.event_log.record(e);
     return;
   }
   if (probe.owner != PendingProbe::Owner::queue_pair) return;  // that something came has been noted
@@ -254,7 +263,7 @@ QueuePair* Endpoint::any_qp_to(std::uint32_t id) {
 std::span<SharedReversePath> Endpoint::shared_paths_from(std::uint32_t id) {
   Peer& peer = peers_[id];
   if (peer.queue_pairs < 2) return {};
-  if (peer.ways.empty()) peer.ways.resize(config_.ports);
+  if (peer.ways.empty()) peer.ways.resize(context_.config.ports);
   return peer.ways;
 }
 
@@ -315,7 +324,7 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
     answers_.back().port = from;
   };
   if (answer.way == Way::usual && pair) {
-    const bool may_stray = config_.proves_addresses && peer.strays.take(now, strays_per_s);
+    const bool may_stray = context_.config.proves_addresses && peer.strays.take(now, strays_per_s);
     if (may_stray) copy(Way::other_path, answer.port);
     if (may_stray || seems_unreachable_by(answer.peer, now)) copy(may_stray ? Way::any_plane : Way::other_plane, port);
   }
@@ -344,16 +353,16 @@ void Endpoint::fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timest
 
 // spec: port-status
 void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
-  if (port >= config_.ports || (up_ports_ >> port & 1) == static_cast<std::uint32_t>(is_up)) return;
+  if (port >= context_.config.ports || (up_ports_ >> port & 1) == static_cast<std::uint32_t>(is_up)) return;
   up_ports_ ^= 1u << port;
   Event e;
   e.at_ps = now.ps;
   e.type = EventType::port_state;
   e.port = static_cast<std::uint8_t>(port);
   e.code = is_up;
-  event_log_.record(e);
+  context_.event_log.record(e);
   if (!is_up && caller_ports_ >> port & 1) {
-    event_log_.stats.probes_unsent += caller_probes_[port].size();
+    context_.event_log.stats.probes_unsent += caller_probes_[port].size();
     caller_probes_[port].clear();
     caller_ports_ &= ~(1u << port);
   }
@@ -371,7 +380,7 @@ void Endpoint::reset_peer(Time now, std::uint32_t id) {
   for (PendingProbe& probe : pending_probes_)
     if (probe.peer == id && probe.is_awaited() && probe.owner != PendingProbe::Owner::caller)
       probe.owner = PendingProbe::Owner::settled;
-  if (config_.proves_addresses) peer.validated_ports = 0;
+  if (context_.config.proves_addresses) peer.validated_ports = 0;
   if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   refresh_ports(now, id);
 }
@@ -380,7 +389,7 @@ void Endpoint::reset_peer(Time now, std::uint32_t id) {
 // spec: peer-life
 void Endpoint::release_peer(std::uint32_t id) {
   if (!peers_.release(id)) return;
-  ++event_log_.stats.peers_forgotten;
+  ++context_.event_log.stats.peers_forgotten;
   unreachable_probes_.remove(id);
   path_validation_.forget(id);
   answers_.remove_if([id](const Answer& answer) { return answer.peer == id; });
@@ -420,7 +429,7 @@ bool Endpoint::poll_port_updates(Time now, std::uint32_t free_ports, Transmit& o
                       key_for(id), id, port, out);
       } else if (ports) {
         fill_request(now, op, peer.update_id, id, port, 0, out);
-        ++event_log_.stats.port_updates_sent;
+        ++context_.event_log.stats.port_updates_sent;
       }
       if (pair && ports) pair->address_reply(port, words == &peer.reminder || words->is_again, out);
       if (words->ports == 0) peers_.end_round(peer, *words, now, up_ports_);
@@ -432,11 +441,11 @@ bool Endpoint::poll_port_updates(Time now, std::uint32_t free_ports, Transmit& o
 
 bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
                      TrafficClass traffic_class) {
-  if (!peers_.contains(peer) || port >= config_.ports) return false;
-  if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
+  if (!peers_.contains(peer) || port >= context_.config.ports) return false;
+  if (caller_probes_.empty()) caller_probes_.resize(context_.config.ports);
   auto& waiting = caller_probes_[port];
   if (!(up_ports_ >> port & 1) || waiting.size() >= max_caller_probes) {
-    ++event_log_.stats.probes_unsent;
+    ++context_.event_log.stats.probes_unsent;
     return false;
   }
   waiting.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}, traffic_class});
@@ -448,7 +457,7 @@ bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t 
 void Endpoint::ping(std::uint32_t qpn) {
   const QueuePair* pair = qp(qpn);
   if (!pair || !pair->is_working()) return;
-  if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
+  if (caller_probes_.empty()) caller_probes_.resize(context_.config.ports);
   for (std::uint32_t left = up_ports_ & peers_[pair->peer()].validated_ports & pair->open_ports(); left;
        left &= left - 1) {
     const auto port = static_cast<std::uint8_t>(std::countr_zero(left));
@@ -484,7 +493,7 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
 // Nobody is waited for where nothing is under way; the next write will ask.
 void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
   if (!peers_.contains(peer)) return;
-  ++event_log_.stats.unreachable_reports;
+  ++context_.event_log.stats.unreachable_reports;
   if (unreachable_probes_.contains(peer)) return;
   Duration patience = unreachable_timeout;
   bool is_waited_for = false;

@@ -24,16 +24,16 @@ bool is_between(const wire::Packet& packet, std::uint32_t from, std::uint32_t to
 
 }  // namespace
 
-QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
+QueuePair::QueuePair(std::uint32_t qpn, EndpointContext& endpoint, std::shared_ptr<const EvProfile> ev_profile,
                      std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
-                     CompletionQueue& recv_cq, EventLog& event_log, const InitAttributes& attributes)
-    : config_(config),
+                     CompletionQueue& recv_cq, const InitAttributes& attributes)
+    : config_(endpoint.config),
       ev_profile_(std::move(ev_profile)),
       cc_profile_(std::move(cc_profile)),
-      requester_(context_, config, *ev_profile_, *cc_profile_, send_cq),
-      responder_(context_, config, memory, recv_cq) {
+      requester_(context_, config_, *ev_profile_, *cc_profile_, send_cq),
+      responder_(context_, config_, memory, recv_cq) {
   context_.qpn = qpn;
-  context_.event_log = &event_log;
+  context_.endpoint = &endpoint;
   context_.sharers = attributes.sharers();
   context_.domain = attributes.domain;
 }
@@ -103,7 +103,7 @@ void QueuePair::enter(QpState state, Time now, CompletionStatus cause) {
   Event e = context_.event(EventType::qp_state, now);
   e.code = static_cast<std::uint32_t>(state);
   e.value = static_cast<std::uint64_t>(cause);
-  context_.event_log->record(e);
+  context_.event_log().record(e);
 }
 
 PostStatus QueuePair::post(Time now, const WorkRequest& request) {
@@ -131,30 +131,30 @@ void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, 
 
 void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!has_peer()) {
-    ++context_.event_log->stats.refused_wrong_state;
+    ++context_.event_log().stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     return;
   }
   if (arrival.peer != context_.peer) {
-    ++context_.event_log->stats.refused_wrong_peer;
+    ++context_.event_log().stats.refused_wrong_peer;
     refuse(now, RefusedPacket::wrong_peer, packet, arrival);
     return;
   }
   const bool is_write = wire::is_write(packet.bth.opcode);
   if (!is_write && !is_between(packet, context_.dest_qpn, context_.qpn)) {
-    ++context_.event_log->stats.refused_wrong_pair;
+    ++context_.event_log().stats.refused_wrong_pair;
     refuse(now, RefusedPacket::wrong_pair, packet, arrival);
     return;
   }
   const bool asks = is_write || packet.bth.opcode == wire::Opcode::probe;
   if (state_ == QpState::error) {
-    ++context_.event_log->stats.refused_wrong_state;
+    ++context_.event_log().stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     if (asks) responder_.refuse_in_error(packet.bth, arrival);
     return;
   }
   if (!asks && state_ != QpState::rts) {
-    ++context_.event_log->stats.refused_wrong_state;
+    ++context_.event_log().stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     return;
   }

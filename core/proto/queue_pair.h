@@ -32,9 +32,9 @@ struct ProbeRequest {
 
 class QueuePair {
  public:
-  QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
+  QueuePair(std::uint32_t qpn, EndpointContext& endpoint, std::shared_ptr<const EvProfile> ev_profile,
             std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
-            CompletionQueue& recv_cq, EventLog& event_log, const InitAttributes& attributes);
+            CompletionQueue& recv_cq, const InitAttributes& attributes);
 
   // Whether it may go to RTR with these; `to_rtr` must not be asked for what this refuses.
   MaybeError check_rtr(const RtrAttributes& attributes) const;

@@ -53,7 +53,7 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   build_evs();
   if (messages_.empty()) {
     pto_.on_work(now);
-    ++context_.event_log->senders;
+    ++context_.endpoint->senders;
   }
   messages_.push(request, packets_of(request.length, context_.mtu));
   ++context_.stats.messages_posted;
@@ -87,7 +87,7 @@ bool Requester::wants_sack(std::uint32_t bytes) {
 // the queue of its link is as much shorter as the link is slower.
 std::uint32_t Requester::quantum_on(std::uint8_t port) const {
   if (!windows_.is_each()) return ev_profile_.spray_quantum;
-  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.event_log->senders) / 4 /
+  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.endpoint->senders) / 4 /
                                                 nominal_mtu_);
   return std::clamp(share, 1u, ev_profile_.spray_quantum);
 }
@@ -97,7 +97,7 @@ std::uint32_t Requester::roomy_ports() const {
   if (!windows_.is_each()) return ~0u;
   std::uint32_t roomy = 0;
   for (std::uint8_t port = 0; port < config_.ports; ++port)
-    if (windows_.has_room(port, (quantum_on(port) + 1) / 2, context_.event_log->senders)) roomy |= 1u << port;
+    if (windows_.has_room(port, (quantum_on(port) + 1) / 2, context_.endpoint->senders)) roomy |= 1u << port;
   return roomy;
 }
 
@@ -203,14 +203,14 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   windows_.on_sent(out.port, r.bytes);
   pto_.on_sent(now);
   ++context_.stats.packets_sent;
-  if (context_.event_log->traces(EventType::packet_sent)) [[unlikely]] {
+  if (context_.event_log().traces(EventType::packet_sent)) [[unlikely]] {
     Event e = context_.event(EventType::packet_sent, now);
     e.psn = psn.value;
     e.ev = out.entropy;
     e.port = out.port;
     e.code = r.tx_count;
     e.value = r.bytes;
-    context_.event_log->trace(e);
+    context_.event_log().trace(e);
   }
 }
 
@@ -457,7 +457,7 @@ void Requester::drain_ev_changes(Time now) {
     event.port = e.port;
     event.code = static_cast<std::uint32_t>(e.state);
     event.value = e.drops;
-    context_.event_log->record(event);
+    context_.event_log().record(event);
   }
   // Two timers without any answer: the EVs that are left have proved no better than those that are gone.
   ev_prober_.set_none_left(evs_.usable() == 0 || pto_.is_persistent(), now);
@@ -477,7 +477,7 @@ void Requester::complete(const Message& message, CompletionStatus status) {
 }
 
 void Requester::fail(CompletionStatus status) {
-  if (has_work()) --context_.event_log->senders;
+  if (has_work()) --context_.endpoint->senders;
   while (!messages_.empty()) {
     complete(messages_.front(), status);
     messages_.give_up();

@@ -9,9 +9,9 @@
 #include "base/window_bitmap.h"
 #include "proto/completion.h"
 #include "proto/config.h"
+#include "proto/context.h"
 #include "proto/ev_prober.h"
 #include "proto/ev_set.h"
-#include "proto/event_log.h"
 #include "proto/loss.h"
 #include "proto/probe_timeout.h"
 #include "proto/rtt.h"
@@ -35,7 +35,7 @@ class Requester {
         cc_profile_(cc_profile),
         completions_(completions) {}
   ~Requester() {
-    if (has_work()) --context_.event_log->senders;
+    if (has_work()) --context_.endpoint->senders;
   }
   Requester(const Requester&) = delete;
   Requester& operator=(const Requester&) = delete;
@@ -100,9 +100,9 @@ class Requester {
   Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return windows_.window(context_.event_log->senders); }
+  std::uint64_t window() const { return windows_.window(context_.endpoint->senders); }
   // Of each port, or nothing where one is for all.
-  std::vector<std::uint64_t> port_windows() const { return windows_.of_ports(context_.event_log->senders); }
+  std::vector<std::uint64_t> port_windows() const { return windows_.of_ports(context_.endpoint->senders); }
   std::uint64_t bytes_in_flight() const { return windows_.in_flight(); }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
@@ -127,13 +127,13 @@ class Requester {
   bool window_allows() const;
   // Ports with room in their window and a path; all of them where none has a path, since then that is what is wrong.
   std::uint32_t open_ports() const {
-    const std::uint32_t open = windows_.open_ports(context_.event_log->senders), usable = evs_.usable_ports();
+    const std::uint32_t open = windows_.open_ports(context_.endpoint->senders), usable = evs_.usable_ports();
     return usable && !(open & usable) ? 0 : open;
   }
   // Without that of ports by which nothing can be sent now.
   std::uint64_t usable_window() const {
     const std::uint32_t usable = evs_.usable_ports();
-    return windows_.window(context_.event_log->senders, usable ? usable : ~0u);
+    return windows_.window(context_.endpoint->senders, usable ? usable : ~0u);
   }
   void widen_window(Psn edge) {
     if (edge - window_edge_ > 0) window_edge_ = edge;

@@ -104,18 +104,18 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   }
   loss_.on_sack_done();
   if (is_newest && sent_.in_flight()) detect_losses(sack);
-  if (!context_.event_log->in_batch) commit_losses(now);
+  if (!context_.endpoint->in_batch) commit_losses(now);
 
   info.base_rtt = rtt_.base();
   info.penalty = sack.cc.rcv_cwnd_pen;
   info.restore = sack.cc.restore_cwnd;
   windows_.on_sack(now, info, port);
   drain_ev_changes(now);
-  if (context_.event_log->traces(EventType::window)) [[unlikely]] {
+  if (context_.event_log().traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
     e.value = window();
     e.psn = static_cast<std::uint32_t>(windows_.in_flight());
-    context_.event_log->trace(e);
+    context_.event_log().trace(e);
   }
   return CompletionStatus::success;
 }
@@ -160,13 +160,13 @@ void Requester::acknowledge_bits(Time now, Psn base, std::uint64_t bits) {
 
 void Requester::on_packet_acked(Time now, Psn psn) {
   SentRecord& r = sent_[psn];
-  if (context_.event_log->traces(EventType::packet_acked)) [[unlikely]] {
+  if (context_.event_log().traces(EventType::packet_acked)) [[unlikely]] {
     Event e = context_.event(EventType::packet_acked, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
     e.port = evs_[r.ev].port;
     e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
-    context_.event_log->trace(e);
+    context_.event_log().trace(e);
   }
   if (r.state == SentState::lost || r.answers == AckedCopy::earlier ||
       (r.answers == AckedCopy::unknown && is_too_soon(now, r))) {
@@ -243,7 +243,7 @@ void Requester::undo_loss(Time now, Psn psn, SentRecord& r) {
     e.ev = evs_[ev].value;
     e.port = evs_[ev].port;
   }
-  context_.event_log->trace(e);
+  context_.event_log().trace(e);
 }
 
 void Requester::suspect_older_on_ev(std::uint16_t ev, Psn acked) {
@@ -376,7 +376,7 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
     complete(messages_.front(), CompletionStatus::success);
     ++context_.stats.messages_completed;
     messages_.confirm();
-    if (messages_.empty()) --context_.event_log->senders;
+    if (messages_.empty()) --context_.endpoint->senders;
     pto_.on_progress(now);
   }
   // A refusal confirms what came before the request that it refuses.

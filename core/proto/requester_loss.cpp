@@ -137,14 +137,14 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   charge_path(now, psn, r, cause);
   r.window_charged = cause != LossCause::nacked;
   if (r.window_charged) windows_.on_loss(now, port_of(r), r.bytes);
-  if (context_.event_log->traces(EventType::packet_lost)) [[unlikely]] {
+  if (context_.event_log().traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
     e.port = evs_[r.ev].port;
     e.code = static_cast<std::uint32_t>(cause);
     e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
-    context_.event_log->trace(e);
+    context_.event_log().trace(e);
   }
 }
 

@@ -104,14 +104,14 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
   }
   ++context_.stats.packets_placed;
   context_.stats.bytes_placed += write.payload_size;
-  if (context_.event_log->traces(EventType::packet_placed)) [[unlikely]] {
+  if (context_.event_log().traces(EventType::packet_placed)) [[unlikely]] {
     Event e = context_.event(EventType::packet_placed, now);
     e.psn = psn;
     e.code = write.reth.rkey;
     e.value = write.reth.va;
     e.ev = write.payload_size;
     e.port = trigger.port;
-    context_.event_log->trace(e);
+    context_.event_log().trace(e);
   }
   return trigger.psn == expected_ ? release(now, trigger, part) : CompletionStatus::success;
 }
@@ -119,7 +119,7 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
 // spec: nak
 CompletionStatus Responder::refuse(Time now, const Trigger& trigger, wire::Syndrome syndrome) {
   const bool access = syndrome == wire::Syndrome::remote_access;
-  ++(access ? context_.event_log->stats.refused_remote_access : context_.event_log->stats.refused_invalid_request);
+  ++(access ? context_.event_log().stats.refused_remote_access : context_.event_log().stats.refused_invalid_request);
   const RefusedPacket why = access ? RefusedPacket::remote_access : RefusedPacket::invalid_request;
   context_.refused(now, why, trigger.psn.value, trigger.entropy, trigger.port);
   acks_.nak(trigger, syndrome);
@@ -255,12 +255,12 @@ std::uint8_t Responder::take_reply(Time now, Transmit& out) {
       nack.nack_psn = reply.trigger.psn.value;
       nack.tx_timestamp = reply.trigger.ticks;
       ++context_.stats.nacks_sent;
-      if (context_.event_log->traces(EventType::nack_sent)) [[unlikely]] {
+      if (context_.event_log().traces(EventType::nack_sent)) [[unlikely]] {
         Event e = context_.event(EventType::nack_sent, now);
         e.psn = nack.nack_psn;
         e.ev = nack.entropy;
         e.code = static_cast<std::uint32_t>(nack.reason);
-        context_.event_log->trace(e);
+        context_.event_log().trace(e);
       }
       break;
     }
@@ -302,12 +302,12 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
     --restores_left_;
   }
   sack.cc.rcvd_bytes = static_cast<std::uint32_t>((received_bytes_ + 255) / 256) & 0xFFFFFF;
-  if (context_.event_log->traces(EventType::sack_sent)) [[unlikely]] {
+  if (context_.event_log().traces(EventType::sack_sent)) [[unlikely]] {
     Event e = context_.event(EventType::sack_sent, now);
     e.psn = cack.value;
     e.ev = sack.entropy;
     e.value = sack.bitmap;
-    context_.event_log->trace(e);
+    context_.event_log().trace(e);
   }
 }
 

@@ -16,7 +16,7 @@
 #include "proto/ack_generator.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/event_log.h"
+#include "proto/context.h"
 #include "proto/memory.h"
 #include "proto/time_wait.h"
 
