@@ -92,11 +92,11 @@ class RankRecorder:
         if caller not in self._waits and len(self._waits) < MAX_CALLERS:
             self._waits.setdefault(caller, _stood_in_line_ns(caller))
         with self._lock:
-            return self.tape.add("operations", kind, nbytes, time.time(), 0.0)
+            return self.file.add("operations", kind, nbytes, time.time(), 0.0)
 
     def end(self, number: int) -> None:
         with self._lock:
-            self.tape.end_operation(number, time.time())
+            self.file.end_operation(number, time.time())
 
     def close(self) -> None:
         """Stop; the recording stays, for those who ask afterwards."""
