@@ -17,13 +17,14 @@ from softmrc.errors import MrcError, on_terminal, words_of
 
 COMMANDS = (
     LazyCommand("demo", "softmrc.cli.demo", "demo",
-          "Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."),
+          "Train a small transformer on 4 ranks over 4 planes while they break: no step fails, results are "
+          "bit-identical."),
     LazyCommand("info", "softmrc.cli.info", "info",
           "Check this machine and print the command that installs or fixes what is missing."),
     LazyCommand("examples", "softmrc.cli.examples", "examples",
           "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
     LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
-          "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."),
+          "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or encryption."),
     LazyCommand("capture", "softmrc.cli.capture", "capture",
           "Write the UDP packets that pass an interface to a file, both directions. Needs root."),
     LazyCommand("ping", "softmrc.cli.ping", "ping",

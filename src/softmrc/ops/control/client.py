@@ -96,7 +96,7 @@ class DeviceClient:
         return made
 
     def close(self) -> None:
-        """For good. A thread that waits for an answer meanwhile is told that the device went away."""
+        """For good. A thread that waits for an answer gets a RemoteError."""
         self._is_closed = True
         self._hang_up()
 
