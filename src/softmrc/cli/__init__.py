@@ -34,7 +34,7 @@ COMMANDS = (
           "Measure bandwidth and latency between two nodes: a server here, a client there."),
     LazyCommand("top", "softmrc.cli.top", "top",
           "Watch running devices live: planes, the state of every path, retransmissions."),
-    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and its [[compare]] variants."),
+    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and the variants it is compared with."),
     LazyCommand("explain", "softmrc.cli.explain", "explain",
           "Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
           "burst of a running NCCL job."),

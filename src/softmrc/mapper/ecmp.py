@@ -53,7 +53,7 @@ class EcmpFinding:
 
     kind: str  # plane, port, pair or path
     plane: int
-    source: str  # of a port its host, of a plane nobody
+    source: str  # of a port its host, of a plane empty
     destination: str
     source_ports: tuple[int, ...]  # of a path
     state: State

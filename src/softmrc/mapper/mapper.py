@@ -79,7 +79,7 @@ class MapperSettings:
 
 
 def denylist_of(fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denylist:
-    """A list of everything that was found, for nodes to keep away from."""
+    """A list of everything that was found, as a denylist."""
     entries = tuple(
         DenylistEntry(
             one.thing.name,

@@ -1,9 +1,9 @@
 """One fabric, judged: how many ways there are between two hosts, what each failure takes away and from how many, and
 what failures cost a job that spans the whole fabric, with MRC and without.
 
-The two are compared like with like: the same parts break, there are the same spares and crews, and whatever the policy
-is for what is left broken, both follow it. losses.py has the words, closed_form.py the figures, months.py the figures
-once more by another way, flips.py what would have to be different for another answer.
+Both transports have the same parts, failures, spares, crews and repair policy. availability.py has the definitions,
+closed_form.py the figures, monte_carlo.py the same figures by another method, sensitivity.py the assumptions that would
+change the answer.
 """
 
 from __future__ import annotations

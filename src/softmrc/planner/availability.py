@@ -1,6 +1,6 @@
 """The words in which `softmrc assess` counts: where a job's time goes, under which transport and which policy.
 
-Two methods fill these in and share nothing else: closed_form.py and months.py.
+Two methods fill these in and share nothing else: closed_form.py and monte_carlo.py.
 
 A job spans the fabric. What takes all of a host away stops it, whatever the transport: a GPU, the power, the last
 plane. What takes less away MRC rides out; without MRC it stops the job if it lies below the leaves, and if it lies
