@@ -209,7 +209,7 @@ def bench_assess(
     if as_json:
         print(json.dumps(figures, indent=2))
         return
-    _show("What assess says, by three ways", assess.FIGURES, figures)
+    _show("What assess says, by three methods", assess.FIGURES, figures)
 
 
 @benches.command("lab")

@@ -140,7 +140,7 @@ class JobSettings:
     warmup_min: float = 5.0  # after a restart, until steps take as long as before
     spare_share: float = 0.01  # of the hosts, standing by
     rides_out_s: float = 30.0  # without MRC: how long an outage may last before the job has to restart
-    reroute_s: float = 1.0  # without MRC: until switches have found a way round a failure above the leaves
+    reroute_s: float = 1.0  # without MRC: until switches have rerouted around a failure above the leaves
     gpu_hour_usd: float = 2.5
     gpu_w: float = 1200.0  # with its share of host and network
 

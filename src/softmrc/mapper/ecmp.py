@@ -1,4 +1,4 @@
-"""A mapper for fabrics that choose ways by a hash: probes of running devices over each of their source ports.
+"""A mapper for fabrics that choose paths by a hash: probes of running devices over each of their source ports.
 
 Nobody knows which cables a source port's packets take, only that they are the same ones each time. So what can be told
 apart is told apart, and no more:

@@ -1,4 +1,4 @@
-"""One fabric, judged: how many ways there are between two hosts, what each failure takes away and from how many, and
+"""One fabric, judged: how many paths there are between two hosts, what each failure takes away and from how many, and
 what failures cost a job that spans the whole fabric, with MRC and without.
 
 Both transports have the same parts, failures, spares, crews and repair policy. availability.py has the definitions,
@@ -31,7 +31,7 @@ NETWORK_RATES = tuple(
 
 @dataclass(frozen=True)
 class Diversity:
-    """Ways between two hosts, by how far apart they are."""
+    """Paths between two hosts, by how far apart they are."""
 
     relation: str
     share_of_pairs: float
@@ -50,7 +50,7 @@ class FailureDomain:
     share: float  # of each of those hosts' capacity
     per_year: float  # of each
     repair_h: float
-    is_above: bool = False  # the leaves: switches find a way round it
+    is_above: bool = False  # the leaves: switches reroute around it
 
     @property
     def a_month(self) -> float:
