@@ -33,14 +33,14 @@ _LOSSES = (0.01, 0.01, 0.02, 0.05, 0.3)
 class Planted:
     """A fault that a trial puts in, and the mapper should name."""
 
-    thing: Component
+    component: Component
     state: State
     value: float
     at_s: float
 
     @property
     def key(self) -> tuple[str, State]:
-        return self.thing.name, self.state
+        return self.component.name, self.state
 
 
 @dataclass
@@ -62,9 +62,9 @@ class MapperTrials:
 
     def __init__(self, shape: Shape = SHAPE, settings: MapperSettings = SETTINGS) -> None:
         self.shape, self.settings = shape, settings
-        self.things = Components(shape, settings.lanes)
-        self.prober = Prober(self.things)
-        self._by_kind = {kind: np.flatnonzero(self.things.rank == i) for i, kind in enumerate(ComponentKind)}
+        self.components = Components(shape, settings.lanes)
+        self.prober = Prober(self.components)
+        self._by_kind = {kind: np.flatnonzero(self.components.rank == i) for i, kind in enumerate(ComponentKind)}
 
     def draw(self, seed: int) -> list[Planted]:
         """One to three faults that share no link."""
@@ -78,19 +78,19 @@ class MapperTrials:
         while len(found) < count:
             kind = kinds[rng.choice(len(kinds), p=weights / weights.sum())]
             state = states[rng.choice(len(states), p=np.array(list(_STATES.values())) / sum(_STATES.values()))]
-            thing = self.things.thing(int(rng.choice(self._by_kind[kind])))
+            component = self.components.component(int(rng.choice(self._by_kind[kind])))
             # Nothing that returns to its sender tells which way of a NIC's cable is slow.
-            is_half_port = kind is ComponentKind.DIRECTION and ("host" in thing.name)
-            if taken & set(thing.links) or (state is State.SLOW and is_half_port):
+            is_half_port = kind is ComponentKind.DIRECTION and ("host" in component.name)
+            if taken & set(component.links) or (state is State.SLOW and is_half_port):
                 continue
-            taken |= set(thing.links)
+            taken |= set(component.links)
             value = {
                 State.LOSSY: float(rng.choice(_LOSSES)),
                 State.CORRUPTING: float(rng.choice(_LOSSES)),
                 State.SLOW: float(rng.uniform(0.1, 0.5)),
                 State.FLAPPING: float(rng.uniform(0.03, 0.08)),
             }
-            found.append(Planted(thing, state, value.get(state, 0.0), float(rng.uniform(0.05, 0.3))))
+            found.append(Planted(component, state, value.get(state, 0.0), float(rng.uniform(0.05, 0.3))))
         return found
 
     def run(self, seed: int, steps: int = STEPS) -> Trial:
@@ -110,7 +110,7 @@ class MapperTrials:
 
 
 def _plant(fabric: SimulatedFabric, one: Planted) -> None:
-    links = one.thing.links
+    links = one.component.links
     if one.state is State.FLAPPING:
         for i in range(30):
             fabric.break_links("heal" if i % 2 else "black_hole", links, one.at_s + i * one.value)
@@ -120,7 +120,7 @@ def _plant(fabric: SimulatedFabric, one: Planted) -> None:
 
 
 def measure(trials: int = 200, seed: int = 1, shape: Shape = SHAPE) -> dict[str, float]:
-    """Precision and recall over so many trials, the longest time until a dead thing was named, the bandwidth."""
+    """Precision and recall over so many trials, the longest time until a dead component was named, the bandwidth."""
     start = time.monotonic()
     many = MapperTrials(shape)
     ran = [many.run(seed + i) for i in range(trials)]

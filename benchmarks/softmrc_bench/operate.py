@@ -12,7 +12,7 @@ TITLE = "{mapper_faults} faults in {mapper_trials} fabrics"
 FIGURES = (
     BenchFigure("mapper_precision", "of what the mapper named, was broken so", "", 0.95, True),
     BenchFigure("mapper_recall", "of what was broken, the mapper named", "", 0.95, True),
-    BenchFigure("mapper_seconds", "until the last dead thing was named, fabric's time", "s", 2, False),
+    BenchFigure("mapper_seconds", "until the last dead component was named, fabric's time", "s", 2, False),
     BenchFigure("mapper_bandwidth_share", "of a link's bandwidth, the mapper took", "", 0.001, False),
     BenchFigure("watch_cost", "of a busy device's goodput, watching takes", "", 0.02, False),
     BenchFigure("page_seconds", "until the page shows a cable that was pulled, the longest", "s", 2, False),

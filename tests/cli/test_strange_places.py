@@ -294,4 +294,4 @@ def test_top_without_anybody_says_how_to_have_a_load(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--load HOST:PORT" in done.stderr
     for more in (["--plane", "lo"], ["--loss", "0.1"], ["--secret", "x"]):
         done = softmrc_here("top", *more, XDG_RUNTIME_DIR=str(tmp_path))
-        assert done.returncode == 1 and "beside --load" in done.stderr
+        assert done.returncode == 1 and "only with --load" in done.stderr

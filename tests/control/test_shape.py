@@ -116,7 +116,7 @@ def test_what_is_no_number_to_json_is_none(home: Path, text: bytes) -> None:  # 
     with (
         a_device(home, lambda _: b'{"ok": true, "took": ' + text + b"}\n"),
         control.find_device() as node,
-        pytest.raises(RemoteError, match="something that is no JSON"),
+        pytest.raises(RemoteError, match="invalid JSON"),
     ):
         node.ask("anything")
 

@@ -187,7 +187,7 @@ WEATHERS: dict[str, dict[str, Any]] = {
 
 def connected(seed: int, has_keys: bool, **weather: Any) -> tuple[Pair, QueuePair, QueuePair]:
     net = Pair(planes=4, seed=seed, endpoint=EndpointConfig(proves_addresses=True, secret=seed))
-    net.set_weather(**weather)
+    net.set_faults(**weather)
     a, b = net.connect(rtr=RtrAttributes(**({"port_key": 5, "peer_port_key": 5} if has_keys else {})))
     net.b.register(length=1 << 20, rkey=1)
     return net, a, b
@@ -205,7 +205,7 @@ def write(net: Pair, qp: QueuePair) -> None:
 def test_honest_peers_find_each_other_in_any_weather(has_keys: bool, weather: str, seed: int) -> None:
     net, qp, _ = connected(seed, has_keys, **WEATHERS[weather])
     write(net, qp)
-    net.set_weather(**dict.fromkeys(WEATHERS[weather], 0.0))
+    net.set_faults(**dict.fromkeys(WEATHERS[weather], 0.0))
     net.run_us(5 * S)
     before = net.data_packets_sent(0)
     for _ in range(8):
@@ -218,8 +218,8 @@ def test_honest_peers_find_each_other_in_any_weather(has_keys: bool, weather: st
 def test_honest_peers_find_each_other_where_no_plane_works_both_ways(has_keys: bool, seed: int) -> None:
     net, qp, _ = connected(seed, has_keys)
     for plane in range(4):
-        net.weather(0, plane).black_hole = plane != 2
-        net.weather(1, plane).black_hole = plane != 0
+        net.faults(0, plane).black_hole = plane != 2
+        net.faults(1, plane).black_hole = plane != 0
     write(net, qp)
 
 
@@ -230,7 +230,7 @@ def test_honest_peers_find_each_other_where_the_path_that_answers_take_is_dead(h
     net, qp, peer = connected(seed, has_keys)
     net.watch_paths()
     for side, plane in itertools.product((0, 1), range(4)):
-        net.weather(side, plane).black_hole = (side, plane) != (0, 0)
+        net.faults(side, plane).black_hole = (side, plane) != (0, 0)
     net.run_us(5_000)
     evs = peer.evs()
     values = [int(value) for value in evs["value"][evs["port"] == 0]]
@@ -238,5 +238,5 @@ def test_honest_peers_find_each_other_where_the_path_that_answers_take_is_dead(h
     assert 0 < len(taken) < len(values) / 2
     for value in taken:
         net.set_ev_dead(1, 0, value)
-    net.weather(1, 0).black_hole = False
+    net.faults(1, 0).black_hole = False
     write(net, qp)

@@ -190,7 +190,7 @@ def test_an_rtr_that_is_refused_changes_nothing() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_two_nodes_that_ask_find_each_other_whatever_the_network_loses(seed: int) -> None:
     net = Pair(planes=2, seed=seed, endpoint=EndpointConfig(proves_addresses=True))
-    net.set_weather(loss=0.3)
+    net.set_faults(loss=0.3)
     a, _ = net.connect()
     remote = net.b.register(length=1 << 20, rkey=1)
     a.post_write(net.now_ps, 1 << 16, remote_va=0, rkey=remote.rkey)

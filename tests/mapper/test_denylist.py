@@ -18,9 +18,9 @@ PLAN = AddressPlan(SHAPE)
 
 
 def list_of(*names: str) -> Denylist:
-    things = Components(SHAPE)
+    components = Components(SHAPE)
     fabric = PaperFabric(SHAPE)
-    gone = np.array([link for name in names for link in things.named(name).links])
+    gone = np.array([link for name in names for link in components.named(name).links])
     fabric.gone = lambda _: gone
     return denylist_of("here", SHAPE, Mapper(fabric, MapperSettings(step_slots=20, window_slots=20)).step())
 

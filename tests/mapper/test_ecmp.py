@@ -45,7 +45,7 @@ def probed(
 @pytest.mark.parametrize("loss", [1.0, 0.3, 0.02])
 @pytest.mark.parametrize("kind", ["plane", "port", "pair", "path"])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_one_thing_that_is_broken_is_named_and_nothing_else(kind: str, loss: float, seed: int) -> None:
+def test_the_one_component_that_is_broken_is_named_and_nothing_else(kind: str, loss: float, seed: int) -> None:
     rng = random.Random(f"{kind} {loss} {seed}")
     plane, (source, destination), port = rng.randrange(PLANES), rng.sample(HOSTS, 2), rng.choice(PORTS)
 

@@ -22,7 +22,7 @@ def said(fabric: PaperFabric, steps: int = 4, settings: MapperSettings = SETTING
     mapper = Mapper(fabric, settings)
     for _ in range(steps):
         found = mapper.step()
-    return {(one.thing.kind.value, one.thing.name, one.state.value) for one in found}
+    return {(one.component.kind.value, one.component.name, one.state.value) for one in found}
 
 
 @pytest.mark.parametrize("shape", [TWO, THREE], ids=["two tiers", "three tiers"])
@@ -40,26 +40,26 @@ def test_rounds_walk_the_fabric_and_leave_no_link_out(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", [TWO, THREE], ids=["two tiers", "three tiers"])
-def test_things_have_names_that_lead_back_and_carry_the_links_they_should(shape: Shape) -> None:
-    things = Components(shape, lanes=4)
+def test_components_have_names_that_lead_back_and_carry_the_links_they_should(shape: Shape) -> None:
+    components = Components(shape, lanes=4)
     seen = set()
-    for number in range(len(things)):
-        thing = things.thing(number)
-        assert thing.name not in seen
-        seen.add(thing.name)
+    for number in range(len(components)):
+        component = components.component(number)
+        assert component.name not in seen
+        seen.add(component.name)
         if number % 5 == 0:
-            assert things.named(thing.name) == thing
-        planes = {shape.plane_of(link) for link in thing.links}
-        assert len(planes) == (shape.planes if thing.kind is ComponentKind.HOST else 1)
+            assert components.named(component.name) == component
+        planes = {shape.plane_of(link) for link in component.links}
+        assert len(planes) == (shape.planes if component.kind is ComponentKind.HOST else 1)
         size = {
             ComponentKind.DIRECTION: 1,
             ComponentKind.LINK: 2,
             ComponentKind.PORT: 2,
             ComponentKind.HOST: 2 * shape.planes,
-        }.get(thing.kind)
-        assert size is None or len(thing.links) == size
+        }.get(component.kind)
+        assert size is None or len(component.links) == size
     with pytest.raises(ConfigError, match="a link, direction, port"):
-        things.named("nonsense")
+        components.named("nonsense")
 
 
 @pytest.mark.parametrize("shape", [TWO, THREE], ids=["two tiers", "three tiers"])
@@ -75,25 +75,25 @@ ONE_EACH = [
 
 @pytest.mark.parametrize("name", ONE_EACH)
 @pytest.mark.parametrize("how", ["dead", "lossy", "corrupting", "flapping"])
-def test_one_broken_thing_is_named_and_nothing_else(name: str, how: str) -> None:
+def test_one_broken_component_is_named_and_nothing_else(name: str, how: str) -> None:
     fabric = PaperFabric(TWO, seed=len(name))
-    thing = Components(TWO, lanes=4).named(name)
-    links = np.array(thing.links)
+    component = Components(TWO, lanes=4).named(name)
+    links = np.array(component.links)
     if how == "dead":
         fabric.gone = lambda now: links if now > 0.1 else links[:0]
     elif how == "flapping":
         fabric.gone = lambda now: links if int(now / 0.06) % 2 else links[:0]
     else:
         (fabric.loss if how == "lossy" else fabric.corrupt)[links] = 0.05
-    assert said(fabric) == {(thing.kind.value, name, how)}
+    assert said(fabric) == {(component.kind.value, name, how)}
 
 
 @pytest.mark.parametrize("name", [n for n in ONE_EACH if "host9>" not in n and ">host17" not in n])
-def test_a_slow_thing_is_named(name: str) -> None:
+def test_a_slow_component_is_named(name: str) -> None:
     fabric = PaperFabric(TWO, seed=5)
-    thing = Components(TWO, lanes=4).named(name)
-    fabric.rate[list(thing.links)] = 0.4
-    assert said(fabric) == {(thing.kind.value, name, "slow")}
+    component = Components(TWO, lanes=4).named(name)
+    fabric.rate[list(component.links)] = 0.4
+    assert said(fabric) == {(component.kind.value, name, "slow")}
 
 
 def test_which_way_of_a_nics_cable_is_slow_nobody_can_tell() -> None:
@@ -106,21 +106,21 @@ def test_which_way_of_a_nics_cable_is_slow_nobody_can_tell() -> None:
 @pytest.mark.parametrize("how", ["dead", "lossy"])
 def test_three_tiers(name: str, how: str) -> None:
     fabric = PaperFabric(THREE, seed=3)
-    thing = Components(THREE).named(name)
+    component = Components(THREE).named(name)
     if how == "dead":
-        fabric.gone = lambda _: np.array(thing.links)
+        fabric.gone = lambda _: np.array(component.links)
     else:
-        fabric.loss[list(thing.links)] = 0.03
+        fabric.loss[list(component.links)] = 0.03
     found = said(fabric, settings=MapperSettings(slot_s=0.01, step_slots=20, window_slots=100))
-    assert found == {(thing.kind.value, name, how)}
+    assert found == {(component.kind.value, name, how)}
 
 
 def test_two_lossy_cables_of_a_switch_are_not_taken_for_the_switch() -> None:
     fabric = PaperFabric(TWO, seed=2)
-    things = Components(TWO, lanes=4)
+    components = Components(TWO, lanes=4)
     names = {"p0.leaf1-spine0", "p0.host8-leaf1"}
     for name in names:
-        fabric.loss[list(things.named(name).links)] = 0.1
+        fabric.loss[list(components.named(name).links)] = 0.1
     assert {name for _, name, _ in said(fabric)} == names
 
 
@@ -135,8 +135,8 @@ def test_what_was_mended_is_forgotten_with_the_window() -> None:
 
 def test_the_evidence_says_who_is_hit_and_how_much() -> None:
     fabric = PaperFabric(TWO)
-    things = Components(TWO, lanes=4)
-    fabric.loss[list(things.named("p0.leaf1>spine2").links)] = 0.2
+    components = Components(TWO, lanes=4)
+    fabric.loss[list(components.named("p0.leaf1>spine2").links)] = 0.2
     mapper = Mapper(fabric, SETTINGS)
     for _ in range(4):
         (found,) = mapper.step()

@@ -73,7 +73,7 @@ def verdict(lab: Lab, expected: set[tuple[str, str]]) -> set[tuple[str, str]]:
         mapper = Mapper(fabric, lab_settings(lab))
         right = 0
         for _ in range(MAX_STEPS):
-            found = {(one.thing.name, one.state.value) for one in mapper.step()}
+            found = {(one.component.name, one.state.value) for one in mapper.step()}
             right = right + 1 if found == expected else 0
             if right == 2:
                 break

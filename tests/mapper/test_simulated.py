@@ -143,7 +143,7 @@ def test_the_command_maps_a_fabric_that_it_breaks(tmp_path: Path) -> None:
     found = {(one["name"], one["state"]) for one in json.loads(done.output)["findings"]}
     assert found == {("p0.leaf1-spine2", "dead"), ("p1.host3>leaf0", "lossy")}
     shown = CliRunner().invoke(app, words)
-    assert "2 things broken" in shown.output and "p0.leaf1-spine2" in shown.output and "host3" in shown.output
+    assert "2 components broken" in shown.output and "p0.leaf1-spine2" in shown.output and "host3" in shown.output
     for wrong in ("p0.leaf1-spine2=ded", "p0.leaf1-spine2", "p0.leaf1-spine9=dead", "p0.leaf1-spine2=loss"):
         refused = CliRunner().invoke(app, ["mapper", "sim", str(file), "--break", wrong])
         assert isinstance(refused.exception, ConfigError), wrong

@@ -57,7 +57,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "time that is up": merge(WIDE, {"run": {"until_ms": 0.02}}),
     "stuck": merge(WIDE, {"faults": {"events": DEAD_LEAF}, "run": {"stall_ms": 0.2}}),
 }
-SERIES = ("flows", "goodput_bps", "bad_evs", "link_bytes", "link_max_queue_bytes", "ev_census", "ev_census_us")
+SERIES = ("flows", "goodput_bps", "bad_evs", "link_bytes", "link_max_queue_bytes", "ev_states", "ev_states_us")
 
 
 def found(one: sim.Scenario, seed: int, cores: int) -> tuple[Run, sim.Result]:

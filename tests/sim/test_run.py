@@ -133,7 +133,7 @@ def test_parts_of_mrc_can_be_switched_off() -> None:
     assert trimming.counters["trimmed"] > 0 == dropping.counters["trimmed"]
     assert dropping.counters["dropped"] > 0
     oblivious = sim.run(scenario(transport={"spraying": "oblivious"}, queues={"ecn_low_bdp": 0.0}))
-    assert oblivious.verdict and oblivious.ev_census[:, 1].sum() == 0
+    assert oblivious.verdict and oblivious.ev_states[:, 1].sum() == 0
     assert sim.run(scenario(fabric={"planes": 1, "host_link_gbps": 200})).verdict
 
 

@@ -169,7 +169,7 @@ def test_a_packet_for_nobody_is_dropped_where_it_is_not_known() -> None:
     plan = AddressPlan(SMALL["two tiers"])
     tables = RoutingTables(plan)
     lost = walk(tables, 0, 0, IPv6Address("fcbb:bb00:100:3ff::"))
-    assert lost.host is None and "p0.leaf0 knows no way" in lost.reason
+    assert lost.host is None and "p0.leaf0 has no route" in lost.reason
     other_plane = walk(tables, 0, 0, plan.path(0, 7, 1, 0))
     assert other_plane.host is None
     assert "ends at p0.leaf0" in walk(tables, 0, 0, IPv6Address("fcbb:bb00:100::")).reason

@@ -636,7 +636,7 @@ def test_a_timer_that_round_trips_have_outgrown_is_soon_long_enough(retry_linear
     sender.copies()
     for side in (0, 1):
         for plane in (0, 1):
-            sender.net.weather(side, plane).delay_us = 5.0 * (times - 1)
+            sender.net.faults(side, plane).delay_us = 5.0 * (times - 1)
     assert sender.copies() < PACKETS, "less than one for each packet"
     assert sender.copies() == 0
     assert sender.qp.query()["smoothed_rtt_us"] >= 5.0 * times

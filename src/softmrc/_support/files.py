@@ -1,4 +1,4 @@
-"""Files that a user names: what is in them, or in one line why nothing is, or why nothing can be."""
+"""Files that a user names: reading, writing and creating them, with errors of one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_text(path: Path, field: str) -> str:
 
 
 def read_bytes(path: Path, field: str, most: int) -> bytes:
-    """All of a file that is no larger than it may be. A single read would make room for the most that it may be."""
+    """All bytes of a file up to a size limit. A single read would allocate the limit."""
     data = bytearray()
     try:
         with path.open("rb") as file:
@@ -41,7 +41,7 @@ def read_bytes(path: Path, field: str, most: int) -> bytes:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Into a folder that is there: a name that was mistyped makes none."""
+    """Write into an existing folder: a mistyped name creates none."""
     try:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
@@ -77,8 +77,8 @@ OF_ALL = "others may open it, as any file of its file system"
 def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
     """A descriptor to write to, of a file that holds what other users are not to read, or to have put there: captures
     and keys. The file is made with mode 0600. One that is there must be this user's own regular file (or pipe), or a
-    character device, and no symbolic link. One that others may open is replaced if it begins anew, since somebody may
-    have it open, and refused if it cannot be, or is to be appended to. `core/udp/own_file.h` is the same for C++."""
+    character device, and no symbolic link. One that others may open is replaced if it begins anew, since another
+    process may have it open, and refused otherwise. `core/udp/private_file.h` is the same for C++."""
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC | (0 if is_anew else os.O_APPEND)
     flags |= 0 if is_pipe_fine else os.O_NONBLOCK
     if HANDED.fullmatch(path):
@@ -110,7 +110,7 @@ def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
 
 
 def _made(path: str, flags: int, name: str | None = None) -> int:
-    """A new file at a path, which is given its name, if it is another, once nobody else may open it."""
+    """A new file at a path, renamed to its final name once no other user can open it."""
     handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         if os.fstat(handle).st_mode & OTHERS:
@@ -126,7 +126,7 @@ def _made(path: str, flags: int, name: str | None = None) -> int:
 
 
 def _replaced(path: str, flags: int) -> int:
-    """As what is made anew, which takes the place of the old file in one step; that one stays where it cannot."""
+    """A new file that atomically replaces the old one; the old one stays if that fails."""
     try:
         return _made(f"{path}.{secrets.token_hex(4)}", flags, path)
     except OSError as error:
@@ -140,7 +140,10 @@ def _there(path: str, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW)
     except OSError as error:
-        words = {errno.ELOOP: "it is a symbolic link", errno.ENXIO: "it is no regular file"}  # a pipe that nobody reads
+        words = {
+            errno.ELOOP: "it is a symbolic link",
+            errno.ENXIO: "it is no regular file",
+        }  # ENXIO: a pipe without a reader
         if error.errno in words:
             raise PermissionError(errno.EPERM, words[error.errno]) from None
         raise

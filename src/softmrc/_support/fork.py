@@ -1,9 +1,9 @@
-"""What becomes of devices and groups in a forked child: a loader's worker, for one.
+"""Devices and groups in a forked child, such as the worker of a data loader.
 
-The child has copies of everything but the threads, and its sockets are the parent's. If it closed a group, it would say
-goodbye in the parent's name; if it freed a device, it would wait for a thread that it does not have. So it lets go of
-the native parts without freeing them, and says why they cannot be used. Only its copies of sockets it closes: else a
-parent that is killed would seem to be there for as long as a child of its is.
+The child has copies of everything but the threads, and shares its sockets with the parent. Closing a group would send
+the parent's goodbye; freeing a device would wait for a thread that does not exist. So the child drops the native parts
+without freeing them and reports why they cannot be used. It closes only its copies of sockets: otherwise a killed
+parent would seem alive while the child lives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class _Held(threading.local):
-    """By a thread that forks, while it does: another may do so at the same time."""
+    """State of one fork; several threads may fork at the same time."""
 
     def __init__(self) -> None:
         self.owners: list[tuple[Any, str]] = []
@@ -35,7 +35,7 @@ def no_survivor(what: str) -> str:
 
 
 class ForkedStub:
-    """Stands where a native part was."""
+    """Replaces a native part in the child."""
 
     is_closed = True
     is_over = True
@@ -50,19 +50,19 @@ class ForkedStub:
         """The parent may."""
 
     def shut(self) -> None:
-        """Nobody waits here."""
+        """No thread waits in the child."""
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(self.error)
 
 
 def disown_in_child(owner: Any, what: str) -> None:
-    """In children, let go of `owner._native`."""
+    """Drop `owner._native` in forked children."""
     _owners[owner] = what
 
 
 def _hold() -> None:
-    """What nobody uses may be garbage that the child would collect, and free, before it lets go of anything."""
+    """Keep unreferenced owners alive: the child might collect and free them before it drops the native parts."""
     _held.owners = _living()
 
 

@@ -1,4 +1,4 @@
-"""How other interpreters are started: with the packages of this one, and with nothing that lies in the current folder.
+"""Starting other interpreters, with the packages of this one and without importing from the current folder.
 
 Python would otherwise look for modules there first, and a folder may be anybody's.
 """

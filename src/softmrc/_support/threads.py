@@ -1,5 +1,4 @@
-"""Locks and threads in a world of forks, finalizers and Ctrl-C
-(docs/design/driver.md)."""
+"""Locks and threads that are safe with forks, finalizers and Ctrl-C (docs/design/driver.md)."""
 
 from __future__ import annotations
 
@@ -15,16 +14,16 @@ _locks: WeakRegistry[Any] = WeakRegistry()
 
 
 def fork_safe_lock() -> Any:
-    """A lock that a forked child finds open, whoever held it. Its holder may take it again: the garbage collector may
-    call anything while it is held, in the same thread, and what it guards must bear that. Say `with` to it itself: a
-    method that takes it can be interrupted by Ctrl-C before anybody is sure to give it back."""
+    """A reentrant lock that is released in a forked child, whichever thread held it. Reentrant because the garbage
+    collector may run any finalizer in the holding thread; guarded data must tolerate that. Use `with` on the lock
+    itself: a method that acquires it can be interrupted by Ctrl-C before it is certain to be released."""
     made = threading.RLock()
     _locks.add(made)
     return made
 
 
 def _open_locks() -> None:
-    """But for those of the thread that forked: it goes on in the child, and gives them back."""
+    """Reinitialise all locks except those of the forking thread, which continues in the child and releases them."""
     for lock in _locks:
         if not lock._is_owned():
             lock._at_fork_reinit()
@@ -34,7 +33,7 @@ os.register_at_fork(after_in_child=_open_locks)
 
 
 def has_started(thread: threading.Thread) -> bool:
-    """Whether it runs although its start was interrupted, by Ctrl-C for one: `start` waits for it, and may be left."""
+    """Whether the thread runs although `start` was interrupted, for example by Ctrl-C."""
     until = time.monotonic() + BEGINS_S
     while thread.ident is None and time.monotonic() < until:
         time.sleep(BEGINS_S / 100)

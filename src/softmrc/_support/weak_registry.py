@@ -1,4 +1,4 @@
-"""What there is of a kind, for as long as somebody holds it: told by any thread, at any moment."""
+"""A thread-safe weak set of live objects."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ T = TypeVar("T")
 
 
 class WeakRegistry(Generic[T]):
-    """Objects that are known and not kept. A WeakSet is the same for one thread: it cannot be listed while others add
-    to it."""
+    """Weak references to objects. Unlike a WeakSet it can be iterated while other threads add to it."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[int, T] = weakref.WeakValueDictionary()
@@ -26,7 +25,7 @@ class WeakRegistry(Generic[T]):
         self._known.clear()
 
     def __iter__(self) -> Iterator[T]:
-        """Those of this moment."""
+        """A snapshot."""
         return iter([one for known in self._known.valuerefs() if (one := known()) is not None])
 
     def __bool__(self) -> bool:

@@ -17,13 +17,14 @@ from softmrc.errors import MrcError, on_terminal, words_of
 
 COMMANDS = (
     LazyCommand("demo", "softmrc.cli.demo", "demo",
-          "Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."),
+          "Train a small transformer on 4 ranks over 4 planes while they break: no step fails, results are "
+          "bit-identical."),
     LazyCommand("info", "softmrc.cli.info", "info",
           "Check this machine and print the command that installs or fixes what is missing."),
     LazyCommand("examples", "softmrc.cli.examples", "examples",
           "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
     LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
-          "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."),
+          "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or encryption."),
     LazyCommand("capture", "softmrc.cli.capture", "capture",
           "Write the UDP packets that pass an interface to a file, both directions. Needs root."),
     LazyCommand("ping", "softmrc.cli.ping", "ping",
@@ -33,7 +34,7 @@ COMMANDS = (
           "Measure bandwidth and latency between two nodes: a server here, a client there."),
     LazyCommand("top", "softmrc.cli.top", "top",
           "Watch running devices live: planes, the state of every path, retransmissions."),
-    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and its [[compare]] variants."),
+    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and the variants it is compared with."),
     LazyCommand("explain", "softmrc.cli.explain", "explain",
           "Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
           "burst of a running NCCL job."),

@@ -61,7 +61,7 @@ def sim(
     ],
     broken: Annotated[
         list[str] | None,
-        typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
+        typer.Option("--break", help="What to break: NAME=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.2, max=60, callback=a_number, help="Simulated seconds.")] = 1.4,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1)] = 1,
@@ -74,9 +74,9 @@ def sim(
 
     description = load(resources.find(file, resources.FABRICS, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
-    things = Components(description.fabric, lanes)
+    components = Components(description.fabric, lanes)
     for text in broken or []:
-        plant(fabric, things, text, seconds)
+        plant(fabric, components, text, seconds)
     _run(Mapper(fabric, sim_settings(description.fabric, lanes)), description.name, seconds, False, denylist, as_json)
 
 
@@ -87,11 +87,11 @@ def sim_settings(shape: Shape, lanes: int = 1) -> MapperSettings:
     return replace(made, slot_s=max(made.slot_s, 50 * large_s))
 
 
-def plant(fabric: SimulatedFabric, things: Components, text: str, seconds: float) -> None:
+def plant(fabric: SimulatedFabric, components: Components, text: str, seconds: float) -> None:
     """Break what a text such as `p0.leaf0-spine1=loss:1%` says, at once."""
     name, _, how = text.partition("=")
     kind, _, argument = how.partition(":")
-    links = things.named(name).links
+    links = components.named(name).links
     if kind == "flap" and argument:
         period_s = as_duration_ns("break", argument) / 1e9
         for i in range(int(seconds / period_s) + 1):
@@ -101,7 +101,7 @@ def plant(fabric: SimulatedFabric, things: Components, text: str, seconds: float
     elif kind in ("loss", "corrupt", "slow") and argument and as_share("break", argument) > 0:
         fabric.break_links(SIM_KINDS[kind], links, 0.0, as_share("break", argument))
     else:
-        raise ConfigError("break", text, "THING=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
+        raise ConfigError("break", text, "NAME=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
 
 
 @mapper_app.command("ecmp")
@@ -157,7 +157,7 @@ def _say(console: Console, mapper: Mapper, name: str, found: list[Finding], as_j
         return
     clock = time.strftime("%H:%M:%S")
     looked = f"{mapper.sent_packets:,} packets, {share_text(mapper.bandwidth_share(mapper.fabric.now_s))} of a link"
-    words = f"{len(found)} thing{'s' * (len(found) != 1)} broken" if found else "nothing is broken"
+    words = f"{len(found)} component{'s' * (len(found) != 1)} broken" if found else "nothing is broken"
     console.print(Text.assemble((f"fabric {name}", "bold"), f" at {clock}: {words} ({looked})"))
     if found:
         console.print(findings_table(mapper.fabric.shape, found))
@@ -174,8 +174,8 @@ def verdict(mapper: Mapper, name: str, found: list[Finding]) -> dict[str, Any]:
         "bandwidth_share": mapper.bandwidth_share(mapper.fabric.now_s),
         "findings": [
             {
-                "name": one.thing.name,
-                "kind": one.thing.kind.value,
+                "name": one.component.name,
+                "kind": one.component.kind.value,
                 "state": one.state.value,
                 "share": one.share,
                 "for_s": round((end - one.since_slot) * slot_s, 3),
@@ -193,7 +193,9 @@ def findings_table(shape: Shape, found: list[Finding]) -> Table:
     for head in ("broken", "what", "how", "evidence", "hit"):
         table.add_column(head)
     for one in found:
-        table.add_row(one.thing.name, one.thing.kind.value, Text(one.how, "red"), _evidence(one), _hit(shape, one))
+        table.add_row(
+            one.component.name, one.component.kind.value, Text(one.how, "red"), _evidence(one), _hit(shape, one)
+        )
     return table
 
 

@@ -30,7 +30,7 @@ ANSWER_S = 10.0  # for which a server may
 
 
 def serve(host: str, port: int, once: bool, console: Console, **settings: Any) -> None:
-    """Answer clients side by side: one that says nothing is nobody else's concern."""
+    """Serve clients concurrently: a silent one does not delay others."""
     with listen(host, port, memory=bytearray(MEMORY), **settings) as listener:
         planes = ", ".join(map(str, listener.device.local_planes))
         console.print(f"listening on {host} port {listener.port}, planes {planes}", highlight=False, soft_wrap=True)
@@ -71,7 +71,7 @@ def echo(connection: Connection, source: MemoryRegion) -> None:
 
 
 def next_message(connection: Connection) -> Message:
-    """Some clients write and say nothing (`softmrc top`); one that does not even write is shown out in the end."""
+    """Some clients write and say nothing (`softmrc top`); one that never writes is disconnected."""
     while True:
         heard = connection.qp.stats()["packets_received"]
         try:
@@ -103,7 +103,7 @@ def memory_of(connection: Connection, least: int = 0) -> RemoteRegion:
 
 
 def post(connection: Connection, source: MemoryRegion, size: int, remote_va: int = 0, **more: Any) -> None:
-    """A write to a server. Where the connection is over, it is said why."""
+    """A write to a server; raises with the reason if the connection has ended."""
     try:
         connection.qp.post_write(source, 0, size, remote_va=remote_va, rkey=connection.remote[0].rkey, **more)
     except UsageError:
@@ -112,7 +112,7 @@ def post(connection: Connection, source: MemoryRegion, size: int, remote_va: int
 
 
 def check_writes(connection: Connection, found: np.ndarray) -> None:
-    """What a client says when its writes fail."""
+    """Raise if a write has failed."""
     for status in found["status"][found["status"] != 0].tolist():
         raise RemoteError(f"writes failed: peer {connection.peer} {connection.why(CompletionStatus(status))}")
 

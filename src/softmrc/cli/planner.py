@@ -107,7 +107,7 @@ def _print_plan(question: plans.DesignSpec, found: list[plans.Design | plans.Imp
         console.print(_plan_table(shown))
         left = left[len(shown) :]
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
-        words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
+        words = f"{refused.planes} × {refused.tiers} not feasible; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
     for words in reports.spare_places(found) + reports.lane_notes(question, found):
         console.print(words, style="yellow", highlight=False)
@@ -165,7 +165,7 @@ def assess(
     console = terminal()
     console.print(Text.assemble((f"Fabric {found.description.name}", "bold"), f": {summary.summary(found)}\n"))
     for title, head, rows in (
-        ("Ways between two hosts", summary.DIVERSITY_HEAD, summary.diversity_rows(found)),
+        ("Paths between two hosts", summary.DIVERSITY_HEAD, summary.diversity_rows(found)),
         ("Failure domains, the largest first", summary.DOMAIN_HEAD, summary.domain_rows(found)),
     ):
         console.print(_table(title, head, rows))

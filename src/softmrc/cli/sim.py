@@ -80,7 +80,7 @@ def sim(
     ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
-    """Run a scenario and its [[compare]] variants."""
+    """Run a scenario and the variants it is compared with."""
     check_place(report)
     scenario = _with_keys(_load(file, fabric), keys or [])
     if only is not None:

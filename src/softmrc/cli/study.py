@@ -116,7 +116,7 @@ def _print(asked: studies.Study, points: list[studies.Point], found: dict[str, C
     front = [p for p in points if not p.out]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.title = (
-        f"{len(front)} of {counted(len(points), 'design')} {'is' if len(front) == 1 else 'are'} beaten by none"
+        f"{len(front)} of {counted(len(points), 'design')} {'is' if len(front) == 1 else 'are'} Pareto-optimal"
     )
     table.add_column("design", overflow="fold")
     heads = [*STUDY_HEAD[1:], *(["a port less: packets", "arithmetic"] if found else [])]

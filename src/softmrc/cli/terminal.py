@@ -23,7 +23,7 @@ from rich.text import Text
 from softmrc._core import EvState
 from softmrc.errors import on_terminal
 
-PAPER = 10_000  # columns: more than anybody fills
+PAPER = 10_000  # columns: more than any table has
 LEAST_FOLDED = 16
 FIGURE = re.compile(r"[-+0-9,.%—]*")
 MARKS = {
@@ -55,7 +55,7 @@ def say(text: object, stderr: bool = False) -> None:
 
 
 def terminal(stderr: bool = False) -> Console:
-    """Where nobody's screen is at the other end (a pipe, a file), lines are as long as they are."""
+    """Without a terminal (a pipe, a file) lines are not folded."""
     console = Terminal(markup=False, emoji=False, stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PAPER
@@ -104,7 +104,7 @@ class Grid:
 
 
 def a_number(value: float) -> float:
-    """For options: NaN lies within no range, and passes every comparison that asks whether it lies without."""
+    """For options: refuse NaN, which passes range checks."""
     if math.isnan(value):
         raise typer.BadParameter("nan is no number")
     return value

@@ -44,7 +44,7 @@ Work = Callable[[float], None]  # does something for so many seconds
 
 
 class DeviceView:
-    """A device, as it was when it was last looked at."""
+    """A device and its last sample."""
 
     def __init__(self, node: control.DeviceClient) -> None:
         self._node = node
@@ -145,7 +145,7 @@ def watched(device: str | None) -> list[DeviceView]:
     nodes = control.devices() if device is None else [control.find_device(device)]
     found = []
     for node in nodes:
-        with suppress(RemoteError, UsageError):  # it has just left, or is ill; the others are not
+        with suppress(RemoteError, UsageError):  # it has just ended or does not answer
             found.append(DeviceView(node))
     if not found:
         raise UsageError(

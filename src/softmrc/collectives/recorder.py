@@ -99,7 +99,7 @@ class RankRecorder:
             self.file.end_operation(number, time.time())
 
     def close(self) -> None:
-        """Stop; the recording stays, for those who ask afterwards."""
+        """Stop; the recording stays for later analysis."""
         self._ends.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
@@ -130,7 +130,7 @@ class RankRecorder:
         self.file.add("samples", now, self._waited, *sums.values(), received)
 
     def _waited_longest(self) -> float:
-        """Seconds since the last sample that a thread which issues operations stood in line for a processor."""
+        """Seconds since the last sample that a thread which issues operations waited for a processor."""
         worst = 0
         for caller, before in list(self._waits.items()):
             now = _stood_in_line_ns(caller)
@@ -180,7 +180,7 @@ def _forget_old(where: Path) -> None:
 
 
 def _stood_in_line_ns(thread: int) -> int:
-    """How long a thread was ready to run and had no processor; 0 where nobody knows."""
+    """How long a thread was runnable without a processor; 0 where the kernel does not say."""
     try:
         return int((_TASKS / str(thread) / "schedstat").read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -112,7 +112,7 @@ class DeviceConfig:
     window_bytes: int = 2 << 20  # the congestion window never grows beyond it: what is in flight should stay in caches
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
-    sack_gap_us: float = 50.0  # between two that nobody asked for, unless four times as much has come
+    sack_gap_us: float = 50.0  # between two unsolicited SACKs, unless four times as much has come
     probe_interval_us: float = 1_000.0
     answers_per_s: int = 10_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
     mpr: int = 64  # of 128 packets each: what may be under way, or have overtaken others

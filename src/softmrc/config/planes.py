@@ -75,7 +75,7 @@ def speed_of(link: str) -> int:
     """Bits a second; 0: not known."""
     folder = f"{LINKS}/{link}"
     if os.path.exists(f"{folder}/tun_flags") or not os.path.exists(f"{folder}/device"):
-        return 0  # software, whose speed is a number that somebody chose
+        return 0  # software, whose speed is an arbitrary number
     try:
         return max(int(Path(f"{folder}/speed").read_text()), 0) * 1_000_000
     except (OSError, ValueError):

@@ -164,8 +164,6 @@ class Pair:
                 for name, value in knobs.items():
                     setattr(link, name, value)
 
-    weather, set_weather = faults, set_faults  # their names before
-
     def set_plane(self, plane: int, up: bool, *, silently: bool = False) -> None:
         """Cut or repair a cable. Both ends notice at once, unless it happens silently."""
         for sender in (0, 1):

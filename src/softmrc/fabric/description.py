@@ -109,7 +109,7 @@ class Failures:
     gpu_repair_h: float = 24.0
     power_repair_h: float = 2.0
     flap_s: float = 3.0
-    dispatch_h: float = 4.0  # from a failure until somebody can begin
+    dispatch_h: float = 4.0  # from a failure until work can begin
     crews: int = 0  # who repair, one thing each at a time; 0: as many as it takes
     maintenance_days: float = 7.0  # between windows in which everything is repaired that was left broken
     links_per_optic: int = 0  # of a leaf's transceiver: links to as many hosts, that fail together; 0: as 800G hold
@@ -135,12 +135,12 @@ class JobSettings:
     crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
     checkpoint_every_min: float = 30.0
     checkpoint_s: float = 5.0  # the job stands still while one is written
-    detect_min: float = 3.0  # until somebody knows that a job that stands still will not go on
+    detect_min: float = 3.0  # until a hung job is detected
     restart_min: float = 10.0
     warmup_min: float = 5.0  # after a restart, until steps take as long as before
     spare_share: float = 0.01  # of the hosts, standing by
     rides_out_s: float = 30.0  # without MRC: how long an outage may last before the job has to restart
-    reroute_s: float = 1.0  # without MRC: until switches have found a way round a failure above the leaves
+    reroute_s: float = 1.0  # without MRC: until switches have rerouted around a failure above the leaves
     gpu_hour_usd: float = 2.5
     gpu_w: float = 1200.0  # with its share of host and network
 

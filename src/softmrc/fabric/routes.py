@@ -132,7 +132,7 @@ def walk(tables: RoutingTables, source: int, plane: int, path: Path | IPv6Addres
                 break
             entry = tables.of(node).find(ahead.destination)
         if entry is None or entry.link is None:
-            return Walk(tuple(links), None, f"{shape.name_of(node)} knows no way to {ahead.destination}")
+            return Walk(tuple(links), None, f"{shape.name_of(node)} has no route to {ahead.destination}")
         links.append(entry.link)
         _, node = shape.ends(entry.link)
         if node.tier is Tier.HOST:

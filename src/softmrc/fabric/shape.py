@@ -106,7 +106,7 @@ class Shape(Numbering):
         return self.planes * (self.leaves + self.t1_switches + self.t2_switches)
 
     def paths(self, a: int, b: int) -> int:
-        """How many ways lead from one host to another within a plane."""
+        """How many paths lead from one host to another within a plane."""
         leaf_a, leaf_b = self.leaf_of(a), self.leaf_of(b)
         if leaf_a == leaf_b:
             return 1

@@ -37,7 +37,7 @@ _TABLE = "softmrc"
 
 
 def usual_mode(target: str) -> str:
-    """What befalls a cable, or a node, if nobody says what."""
+    """The default fault of a cable or a node."""
     return "down" if _is_cable(target) else "reboot"
 
 

@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def require_root() -> None:
-    """Refuse without root, in one sentence."""
+    """Refuse without root."""
     if os.geteuid() != 0:
         raise DeviceError("a lab needs root, because it makes network namespaces and interfaces: run this with sudo")
 

@@ -116,7 +116,7 @@ class Lab:
             _remove(record.find(self.name) or self.record)
 
     def _claim_names(self) -> None:
-        """Write the names down before anything has them, and refuse those that somebody else has."""
+        """Record the names before they are used, and refuse those that are taken."""
         names = [self.namespace(node) for node in self.nodes]
         taken = [name for name in names if kernel.inode_of(name) is not None]
         if taken:
@@ -173,7 +173,7 @@ class Lab:
         )
 
     def node_config(self, node: Node) -> LinuxNode:
-        """All that a node is told, as the linux target writes it."""
+        """The configuration of a node, as the linux target writes it."""
         return configure(self.description, self.plan, node)
 
     def _configure(self, brief: LinuxNode) -> None:

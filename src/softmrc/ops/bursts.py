@@ -80,7 +80,7 @@ class BurstExplainer:
             if any(len(evs) >= self._paths.get((qpn, plane), len(evs) + 1) for qpn, evs in pairs.items()):
                 return Cause.DEAD, f"plane {plane} fell silent, {again}", plane
         if waited >= MAX_OF_IT * excess and not one["resent"]:
-            why = f"{one['peer']} let it wait {in_ms(waited)}: it was late, or its word was lost on the way back"
+            why = f"{one['peer']} let it wait {in_ms(waited)}: it was late, or its grant was lost"
             return Cause.LATE, why, -1
         if left:
             plane = max(left, key=lambda p: sum(map(len, left[p].values())))

@@ -1,9 +1,9 @@
-"""One fabric, judged: how many ways there are between two hosts, what each failure takes away and from how many, and
+"""One fabric, judged: how many paths there are between two hosts, what each failure takes away and from how many, and
 what failures cost a job that spans the whole fabric, with MRC and without.
 
-The two are compared like with like: the same parts break, there are the same spares and crews, and whatever the policy
-is for what is left broken, both follow it. losses.py has the words, closed_form.py the figures, months.py the figures
-once more by another way, flips.py what would have to be different for another answer.
+Both transports have the same parts, failures, spares, crews and repair policy. availability.py has the definitions,
+closed_form.py the figures, monte_carlo.py the same figures by another method, sensitivity.py the assumptions that would
+change the answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NETWORK_RATES = tuple(
 
 @dataclass(frozen=True)
 class Diversity:
-    """Ways between two hosts, by how far apart they are."""
+    """Paths between two hosts, by how far apart they are."""
 
     relation: str
     share_of_pairs: float
@@ -50,7 +50,7 @@ class FailureDomain:
     share: float  # of each of those hosts' capacity
     per_year: float  # of each
     repair_h: float
-    is_above: bool = False  # the leaves: switches find a way round it
+    is_above: bool = False  # the leaves: switches reroute around it
 
     @property
     def a_month(self) -> float:

@@ -1,10 +1,10 @@
 """The words in which `softmrc assess` counts: where a job's time goes, under which transport and which policy.
 
-Two methods fill these in and share nothing else: closed_form.py and months.py.
+Two methods fill these in and share nothing else: closed_form.py and monte_carlo.py.
 
 A job spans the fabric. What takes all of a host away stops it, whatever the transport: a GPU, the power, the last
 plane. What takes less away MRC rides out; without MRC it stops the job if it lies below the leaves, and if it lies
-above only holds it up until switches have found another way. A job that has stopped has lost its work since the last
+above only holds it up until switches have rerouted. A job that has stopped has lost its work since the last
 checkpoint, is found out, restarted and warmed up. Hosts that were lost are replaced by spares while there are any. What
 happens with what is left broken, but works in part, is the policy; it is the same for both transports.
 """
@@ -28,7 +28,7 @@ class Losses:
     """Shares of a job's time, all hosts together. What is left of 1 was useful."""
 
     degraded: float = 0.0  # going, at the pace of the slowest host
-    stalled: float = 0.0  # standing still until a flap is over or another way is found
+    stalled: float = 0.0  # standing still until a flap is over or switches have rerouted
     checkpoints: float = 0.0  # writing them
     rework: float = 0.0  # work that was lost with a stop, since the last checkpoint
     detection: float = 0.0

@@ -6,7 +6,7 @@ Four results of the textbooks, put together:
   * hosts out for repair are Erlang's loss system, in which a job that waits for a spare is the lost call;
   * repair crews are a queue (Erlang C, corrected for service times that vary as Allen and Cunneen do).
 What they leave out (failures in the same plane of the same host counted twice, spares that run out just after one
-another) is what the Monte Carlo of months.py is there to weigh.
+another) is what the Monte Carlo of monte_carlo.py is there to weigh.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Design:
 
     @property
     def paths(self) -> int:
-        """Ways between two NICs that are farthest apart, over all planes."""
+        """Paths between two NICs that are farthest apart, over all planes."""
         if self.layout is None:  # by each switch at the top, if all can be reached
             most = self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
             return min(most, self.switches_by_tier[-1])

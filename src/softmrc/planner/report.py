@@ -148,7 +148,7 @@ def assess_html(found: Assessment) -> str:
         section("What would change the answer", "Each assumption moved on its own.", f"<ul>{flips}</ul>"),
         section("The slowest host", "The least share of its capacity in each hour of the first month drawn, with MRC.",
                 plots.step_chart(hours, capacity, "slowest host", "hours", "share of its capacity", MONTH_H)),
-        section("Ways between two hosts", "", table(summary.DIVERSITY_HEAD, summary.diversity_rows(found))),
+        section("Paths between two hosts", "", table(summary.DIVERSITY_HEAD, summary.diversity_rows(found))),
         section("Failure domains, the largest first", "", table(summary.DOMAIN_HEAD, summary.domain_rows(found))),
         section("What one failure takes away", "In hosts' worth of capacity.",
                 plots.bar_chart([d.what for d in domains], [d.fabric_hosts for d in domains], "hosts", (),
@@ -208,7 +208,7 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
     front, out = [p for p in points if not p.out], [p for p in points if p.out]
     picture = plots.scatter_chart(
         [(kind, [p.cost_usd / 1e6 for p in chosen], [100 * p.lost_share for p in chosen], [p.name for p in chosen])
-         for kind, chosen in (("beaten by none", front), ("out", [p for p in out if p.is_built]))],
+         for kind, chosen in (("Pareto-optimal", front), ("out", [p for p in out if p.is_built]))],
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
     best = [p for p in by_planes(points).values() if p]

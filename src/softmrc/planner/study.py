@@ -242,7 +242,7 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
         lost = {policy: closed_form.losses(span, "mrc", policy) for policy in POLICIES}
         hosts = closed_form.losses(without_network_failures(span), "mrc", "repair")
     except ConfigError as error:
-        return Point(study.name_of(varied), varied, f"cannot be: {error.field}: {error.allowed}")
+        return Point(study.name_of(varied), varied, f"not feasible: {error.field}: {error.allowed}")
     policy = min(POLICIES, key=lambda one: lost[one].lost)
     hours = prices.energy.years * closed_form.YEAR_H
     gpu_usd = job.gpu_hour_usd * hours

@@ -73,7 +73,7 @@ def answer_lines(found: Assessment) -> list[str]:
     saved = found.price(abs(gap))
     best = {t: POLICIES[found.best(t)] for t in TRANSPORTS}
     if abs(gap) < NO_DIFFERENCE:
-        verdict = "MRC and RoCE lose the same: here it makes no difference."
+        verdict = "MRC and RoCE lose the same."
     else:
         who, worse = ("MRC", "RoCE") if gap > 0 else ("RoCE", "MRC")
         verdict = (
@@ -159,8 +159,8 @@ def _drawn_line(found: Assessment, transport: str) -> str:
 
 
 def flip_line(flip: BreakEven) -> str:
-    winner = {"mrc": "MRC loses less", "roce": "RoCE loses less", "neither": "it makes no difference"}[flip.winner]
-    what = winner if flip.changes_winner else f"MRC had better {POLICIES[flip.policy]}"
+    winner = {"mrc": "MRC loses less", "roce": "RoCE loses less", "neither": "MRC and RoCE tie"}[flip.winner]
+    what = winner if flip.changes_winner else f"best MRC policy becomes: {POLICIES[flip.policy]}"
     side = "of" if isinstance(flip.flips_at, int) else "above" if flip.flips_at > flip.value else "below"
     there = f"{flip.key} {side} {flip.flips_at:.3g}"
     if not flip.value:

@@ -54,12 +54,12 @@ class Fabric(Numbering):
 
     @property
     def hops(self) -> int:
-        """Links on the longest way."""
+        """Links on the longest path."""
         return 6 if self.pods else 4
 
     @property
     def paths(self) -> int:
-        """Ways through a plane between hosts that share nothing."""
+        """Paths through a plane between hosts that share nothing."""
         return self.spines * (self.cores_per_spine if self.pods else 1)
 
     def stages(self) -> dict[str, np.ndarray]:

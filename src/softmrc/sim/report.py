@@ -152,12 +152,12 @@ def parts_of_steps(results: list[Result]) -> str:
 
 
 def evs_plot(result: Result) -> str:
-    if not len(result.ev_census) or not result.ev_census.any():
+    if not len(result.ev_states) or not result.ev_states.any():
         return ""
     names = (("good", "--good"), ("skipped once", "--skip"), ("assumed bad", "--bad"), ("denied", "--denied"))
-    parts = [(name, result.ev_census[:, i], f"var({ink})") for i, (name, ink) in enumerate(names)]
+    parts = [(name, result.ev_states[:, i], f"var({ink})") for i, (name, ink) in enumerate(names)]
     return plots.stacked_chart(
-        result.ev_census_us, [one for one in parts if one[1].any()], "µs", "entropy values", bands(result)
+        result.ev_states_us, [one for one in parts if one[1].any()], "µs", "entropy values", bands(result)
     )
 
 

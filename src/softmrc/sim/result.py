@@ -58,8 +58,8 @@ class Result:
     goodput_bps: np.ndarray  # planes × bins
     bin_us: float
     bad_evs: np.ndarray  # EVs assumed bad at the end of each bin
-    ev_census_us: np.ndarray
-    ev_census: np.ndarray  # samples × EV_STATES
+    ev_states_us: np.ndarray
+    ev_states: np.ndarray  # samples × EV_STATES
     link_bytes: np.ndarray
     link_max_queue_bytes: np.ndarray
     last_lost_us: float  # the last data packet that a fault dropped; nan: none was

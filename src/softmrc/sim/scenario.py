@@ -137,7 +137,7 @@ class Scenario:
 
     @property
     def base_rtt_us(self) -> float:
-        """A full packet there and its SACK back on the longest way through an empty network."""
+        """A full packet there and its SACK back on the longest path through an empty network."""
         if self.transport.base_rtt_us:
             return self.transport.base_rtt_us
         t, f = self.transport, self.fabric

@@ -65,7 +65,7 @@ def permutation(fabric: Fabric, draws: Prng, across_leaves: bool) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Victim:
-    """A flow that only shares the way with an incast. It sends one message after the other."""
+    """A flow that only shares the path of an incast. It sends one message after the other."""
 
     source: int = setting(low=0)
     destination: int = setting(low=0)

@@ -1,7 +1,7 @@
 """What the devices of this host say, asked at most twice a second however many look, and kept for a few minutes.
 
-All are asked at once, each by a thread of its own, and waited for a moment only. Who does not answer by then is left
-out, and from then on asked without being waited for until it answers: a stopped process holds up nobody.
+All are asked at once, each by a thread of its own, with a short timeout. A device that misses it is left out and asked
+in the background until it answers, so a stopped process delays no request.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Collector:
             for one in self._asked.values():
                 one.node.close()
             self._asked.clear()
-            self._asked_at = float("inf")  # nobody is asked any more, whoever still looks
+            self._asked_at = float("inf")  # no device is asked any more
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ask_all(self) -> None:
@@ -113,7 +113,7 @@ class Collector:
                 self._seen.pop(name, None)
 
     def _find(self) -> None:
-        """New devices join."""
+        """Add new devices."""
         try:
             found = control.devices(self._where, besides=self._asked)
         except MrcError:
@@ -126,7 +126,7 @@ class Collector:
                 node.close()
 
     def _take(self) -> None:
-        """The answers that are here. Who only was silent may be stopped, and is asked again; others have left."""
+        """Take the answers. A device that timed out may be stopped and is asked again; other failures remove it."""
         for name, one in list(self._asked.items()):
             if one.under_way is None or not one.under_way.done():
                 continue

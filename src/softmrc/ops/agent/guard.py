@@ -1,10 +1,10 @@
-"""Who may ask an agent, and how often.
+"""Authentication and rate limits of an agent.
 
-Those who may ask have an allowance of their own: who may not cannot use it up for them. They share it, by users on one
-machine and by addresses otherwise: who asks without end leaves room for the others, and for one who has yet to come.
+Authorised requests have a rate limit of their own, which refused ones do not consume. It is shared fairly between the
+users of one machine, or between addresses, and one share is left for a newcomer.
 
-On loopback anybody of this machine, as long as it is no page of another origin that asks (DNS may call any name
-loopback, so the Host has to be ours too). Off loopback only who has the token. Nothing here changes anything, and only
+On loopback every user of this machine is authorised, except pages of another origin (DNS may resolve any name to
+loopback, so the Host header is checked too). Elsewhere a token is required. Nothing here changes anything, and only
 GET and HEAD are answered.
 """
 
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from softmrc.errors import ConfigError
 
 MAX_A_SECOND = 200  # in all; half of it for one who is alone
-FORGOTTEN_S = 2.0  # who has not asked for so long has no share
+FORGOTTEN_S = 2.0  # without a request for so long a client has no share
 MAX_ORIGINS = 1024
 MAX_REFUSED_A_SECOND = 20  # with words of their own
 LONGEST_PATH = 2048
@@ -62,7 +62,7 @@ class ListenAddress:
 
 
 class TokenBucket:
-    """So many a second, and no more than a second's at once."""
+    """A rate limit, with bursts of one second's worth."""
 
     def __init__(self, a_second: float) -> None:
         self._a_second, self._left, self._at = a_second, float(a_second), time.monotonic()
@@ -81,8 +81,7 @@ class TokenBucket:
 
 
 class FairTokenBucket:
-    """So many a second in all, of which each that has asked of late may take as much as the others, and one share is
-    left for whoever comes next."""
+    """A rate limit shared equally between recent clients, with one share left for a newcomer."""
 
     def __init__(self, a_second: int) -> None:
         self._a_second, self._all = a_second, TokenBucket(a_second)
@@ -94,7 +93,7 @@ class FairTokenBucket:
             del self._each[next(iter(self._each))]
         if origin not in self._each and len(self._each) >= MAX_ORIGINS:
             return False
-        # One at least, or with more users than requests a second nobody would be answered.
+        # At least one, or with more users than requests a second none would be answered.
         share = max(1.0, self._a_second / (len(self._each) + (origin not in self._each) + 1))
         own, _ = self._each.pop(origin, (TokenBucket(share), now))
         self._each[origin] = own, now
@@ -103,7 +102,7 @@ class FairTokenBucket:
 
 
 class Guard:
-    """An ASGI application around another, which sees only requests that may be asked."""
+    """ASGI middleware that passes on authorised requests only."""
 
     def __init__(self, app: App, listen: ListenAddress) -> None:
         self._app, self._listen = app, listen
@@ -173,7 +172,7 @@ class Guard:
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """Whether a page of this origin is the host's own; what is no address is nobody's."""
+    """Whether a page of this origin is the host's own."""
     try:
         return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:

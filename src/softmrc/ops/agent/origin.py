@@ -1,5 +1,7 @@
-"""Who is at the other end of a connection, as far as an allowance goes: the user, on the same machine, and otherwise
-the address. A process may have any number of connections, ports and loopback addresses; it is one user's."""
+"""The identity of a client for rate limits: the user, on the same machine, and otherwise the address.
+
+A process may have any number of connections, ports and loopback addresses; it is one user's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent's requests come in: one HTTP server, at which nobody keeps a place without asking something.
+"""The HTTP server of an agent, which closes idle connections.
 
 A connection that does not ask in a while is closed, and so is one that does not take its answer; where many wait, the
 one that waited longest goes, of those who have most. Otherwise a hundred silent ones would be the end of every scrape.
@@ -24,7 +24,7 @@ TAKEN_S = 10.0  # until some of an answer is taken that waits to be, each time
 
 
 class HttpConnection(H11Protocol):
-    """One connection, and how long it may keep its place."""
+    """One connection and its idle timeout."""
 
     silent_since: float | None = None  # None: it is asking something, or over
     _ends: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class HttpConnection(H11Protocol):
             self._ends = None
 
     def _is_over(self) -> None:
-        """Who takes its answer slowly still takes it."""
+        """A slow reader still makes progress."""
         if 0 < self.transport.get_write_buffer_size() < self._untaken:
             self._set_timer()
         else:
@@ -89,7 +89,7 @@ class HttpConnection(H11Protocol):
 
     def close_now(self) -> None:
         self.silent_since = None
-        self.transport.abort()  # to close it would wait for one who does not read
+        self.transport.abort()  # close() would wait for a peer that does not read
 
 
 def config_of(app: Guard) -> uvicorn.Config:

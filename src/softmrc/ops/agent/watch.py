@@ -44,7 +44,7 @@ class MapperSource:
         self._mapper = mapper
 
     def broken(self) -> list[tuple[str, str, str, str]]:
-        return [(one.thing.name, one.thing.kind.value, one.state.value, one.how) for one in self._mapper.step()]
+        return [(one.component.name, one.component.kind.value, one.state.value, one.how) for one in self._mapper.step()]
 
 
 class FabricWatch:

@@ -89,7 +89,7 @@ class DeviceClient:
         return made
 
     def close(self) -> None:
-        """For good. A thread that waits for an answer meanwhile is told that the device went away."""
+        """For good. A thread that waits for an answer gets a RemoteError."""
         self._is_closed = True
         self._hang_up()
 
@@ -138,8 +138,8 @@ class DeviceClient:
         return answer
 
     def _answer(self, line: bytes) -> bytes:
-        """What comes back on a line. A connection on which that went wrong is given up, and the next request has a new
-        one: what comes late would be taken for the answer to another question."""
+        """One line. After an error the connection is closed and the next request opens a new one: a late answer would
+        be taken for that of another request."""
         if self._is_closed:
             raise UsageError(f"device {self.name} cannot be asked: this client was closed")
         until = time.monotonic() + self._timeout_s
@@ -169,7 +169,7 @@ class DeviceClient:
         line, _, self._rest = b"".join(parts).partition(b"\n")
         return line
 
-    # What can be asked.
+    # Queries.
 
     def info(self) -> dict[str, Any]:
         """Who it is: process, program, kind, planes, settings."""
@@ -194,7 +194,7 @@ class DeviceClient:
         kept = [one for one in _rows(found, "events", self.name) if not types or one.get("type") in types]
         return EventBatch(kept, int(found.get("lost", 0)))
 
-    # What can be told.
+    # Commands.
 
     def set_port(self, plane: int, up: bool) -> list[dict[str, Any]]:
         """Take a plane out of service, or put it back; its planes then."""
@@ -215,12 +215,12 @@ class DeviceClient:
 
     def deny(self, evs: Sequence[int] | None = None, **where: Any) -> BatchResult:
         """Keep queue pairs (that of `qpn`, or all) off some EVs by their indices, or off a `plane`; or those that use
-        the EV profile `profile`, now and later, off places of its list. All that can be is done, and what cannot is
-        told; with `stop=True` nothing after the first that fails is done."""
+        the EV profile `profile`, now and later, off places of its list. What can be done is
+        done, and failures are listed; `stop=True` stops at the first."""
         return self._batch("deny", evs, **where)
 
     def allow(self, evs: Sequence[int] | None = None, **where: Any) -> BatchResult:
-        """The end of what `deny` began."""
+        """Undo `deny`."""
         return self._batch("allow", evs, **where)
 
     def _batch(
@@ -280,7 +280,7 @@ def _batch_of(answer: dict[str, Any]) -> BatchResult:
 
 
 def _paths(where: Path) -> Iterator[Path]:
-    """The sockets, by process and number. A folder that others may write to is not looked into."""
+    """The sockets, by process and number. A folder that others may write to is ignored."""
     try:
         about = where.lstat()
     except OSError:
@@ -293,8 +293,8 @@ def _paths(where: Path) -> Iterator[Path]:
 
 
 def devices(where: Path | None = None, besides: Container[str] = ()) -> list[DeviceClient]:
-    """Every device of this user that can be asked, besides those of some names. What a killed process left behind is
-    passed over, and so is one that lets nobody in: the others are not to be missed for it."""
+    """All reachable devices of this user, except those named in `besides`. Sockets of killed processes and devices that
+    accept no connection are skipped."""
     found = []
     for path in _paths(where or runtime_folder()):
         with suppress(UsageError, DeviceTimeout):

@@ -1,4 +1,4 @@
-"""Signs of life over chosen paths: a batch of probes, and what answered within a time."""
+"""Probing selected paths: a batch of EV probes and their answers within a timeout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def probe(
     node: DeviceClient, peer: int, plane: int, evs: Sequence[int], timeout_s: float = 1.0, dscp: int | None = None
 ) -> list[ProbeResult]:
     """Ask a peer's node over these EVs (values, not indices) of a plane, and wait for the answers. The first that
-    cannot be asked ends the batch. `dscp` is how the questions are marked; answers go as all control does."""
+    cannot be asked ends the batch. `dscp` is that of the probes; answers have the DSCP of control packets."""
     if not 1 <= len(evs) <= MAX_PROBES:
         raise ConfigError("evs", len(evs), f"1 to {MAX_PROBES} in a batch")
     if not 0 < timeout_s <= 60:

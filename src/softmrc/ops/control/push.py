@@ -1,4 +1,4 @@
-"""A denylist into running devices: each works out which of its EVs cross what is broken."""
+"""Applying a denylist to running devices: each denies the EVs whose paths cross a listed link."""
 
 from __future__ import annotations
 

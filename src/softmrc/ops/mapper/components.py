@@ -1,7 +1,7 @@
-"""What can break, by name, and which directed links each thing carries.
+"""What can break, by name, and which directed links each component carries.
 
-A thing is known by its number; a table says for every link which things contain it, one kind a column. So evidence
-about thousands of links becomes evidence about things by counting.
+A component is known by its number; a table says for every link which components contain it, one kind a column. So
+evidence about thousands of links becomes evidence about components by counting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Component:
 
 
 class Components:
-    """Every thing of a fabric. `lanes` consecutive ports of a leaf share an optical module; with 1 none do."""
+    """Every component of a fabric. `lanes` consecutive ports of a leaf share an optical module; with 1 none do."""
 
     def __init__(self, shape: Shape, lanes: int = 1) -> None:
         if not 1 <= lanes <= 64:
@@ -59,7 +59,7 @@ class Components:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """How many links each thing carries."""
+        """How many links each component carries."""
         return np.bincount(self.of_link[self.of_link >= 0], minlength=len(self))
 
     def _fill(self) -> None:
@@ -123,7 +123,7 @@ class Components:
             self.of_link[on, column] = table[np.searchsorted(found, key[on])]
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of routes (links, filled up with -1): which row touches which thing, each pair once."""
+        """Of routes (links, filled up with -1): which row touches which component, each pair once."""
         found = np.where(rows[:, :, None] >= 0, self.of_link[rows], -1).reshape(len(rows), rows.shape[1] * _COLUMNS)
         found.sort(axis=1)
         is_new = found >= 0
@@ -132,11 +132,11 @@ class Components:
         return row, found[row, column]
 
     def touched(self, rows: np.ndarray) -> np.ndarray:
-        """By thing: how many of these routes touch it."""
+        """By component: how many of these routes touch it."""
         return np.bincount(self.pairs(rows)[1], minlength=len(self)).astype(np.int32)
 
-    def thing(self, number: int) -> Component:
-        """A thing by its number."""
+    def component(self, number: int) -> Component:
+        """A component by its number."""
         kind, key = self._keys[number]
         links = np.flatnonzero((self.of_link == number).any(axis=1)).tolist()
         return Component(kind, self._name(kind, key, links), tuple(links))
@@ -163,28 +163,30 @@ class Components:
         return f"{cable_name(shape, low)}…{shape.name_of(high.lower if low.lower.tier is Tier.HOST else high.upper)}"
 
     def named(self, name: str) -> Component:
-        """A thing by its name, for those who expect it."""
+        """A component by its name, for those who expect it."""
         for number in range(len(self)):
             kind, _ = self._keys[number]
             if (
                 kind in (ComponentKind.PLANE, ComponentKind.HOST, ComponentKind.SWITCH, ComponentKind.TRANSCEIVER)
-                and self.thing(number).name == name
+                and self.component(number).name == name
             ):
-                return self.thing(number)
+                return self.component(number)
         if ">" in name:
             number = next((i for i in range(self.shape.links) if link_name(self.shape, i) == name), -1)
             if number >= 0:
-                return self.thing(int(self.of_link[number, 0]))
+                return self.component(int(self.of_link[number, 0]))
         elif "-" in name:
             up, _ = self.shape.links_of(self.shape.parse_cable(name))
-            return self.thing(int(self.of_link[up, 1]))
-        raise ConfigError("thing", name, "a link, direction, port, transceiver, switch, host or plane of the fabric")
+            return self.component(int(self.of_link[up, 1]))
+        raise ConfigError(
+            "component", name, "a link, direction, port, transceiver, switch, host or plane of the fabric"
+        )
 
-    def hosts_hit(self, thing: Component) -> np.ndarray:
+    def hosts_hit(self, component: Component) -> np.ndarray:
         """The hosts that lose capacity when it is gone."""
         s = self.shape
         hit = np.zeros(s.hosts, dtype=bool)
-        for link in thing.links:
+        for link in component.links:
             cable = s.cable_of(link)
             if cable.lower.tier is Tier.HOST:
                 hit[cable.lower.index] = True

@@ -1,4 +1,4 @@
-"""A mapper for fabrics that choose ways by a hash: probes of running devices over each of their source ports.
+"""A mapper for fabrics that choose paths by a hash: probes of running devices over each of their source ports.
 
 Nobody knows which cables a source port's packets take, only that they are the same ones each time. So what can be told
 apart is told apart, and no more:
@@ -8,8 +8,8 @@ apart is told apart, and no more:
     pair     nothing between two hosts over one plane does, and neither's other peers show it
     path     some source ports between two hosts lose packets, while others do not
 
-A thing is blamed where it explains what was lost better than its parts do, as in `inference`: it costs as much to name
-one thing as it gains to explain a few losses.
+A component is blamed where it explains what was lost better than its parts do, as in `inference`: it costs as much to
+name one component as it gains to explain a few losses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from softmrc.ops import control
 from softmrc.ops.mapper.inference import State
 
 FLOOR = 1e-4  # what a healthy path loses
-PRICE = 6.0  # of naming one thing, in units of log-likelihood
+PRICE = 6.0  # of naming one component, in units of log-likelihood
 LEAST = 10.0  # by so much its losses must be unlikely
 DEAD = 0.999
 PROBES_PER_S = 500  # to a peer, half of what it answers one
@@ -49,11 +49,11 @@ class EcmpSample:
 
 @dataclass(frozen=True)
 class EcmpFinding:
-    """One thing that is broken, as far as it can be named."""
+    """One component that is broken, as far as it can be named."""
 
     kind: str  # plane, port, pair or path
     plane: int
-    source: str  # of a port its host, of a plane nobody
+    source: str  # of a port its host, of a plane empty
     destination: str
     source_ports: tuple[int, ...]  # of a path
     state: State
@@ -106,7 +106,7 @@ def _gain(sent: int, lost: int) -> float:
 
 
 def _candidates(cells: Sequence[EcmpSample]) -> list[EcmpFinding]:
-    """Things that explain their cells at least as well as their cells alone do."""
+    """Components that explain their cells at least as well as their cells alone do."""
     groups: dict[tuple[str, int, str, str, tuple[int, ...]], list[EcmpSample]] = {}
     for one in cells:
         names = [

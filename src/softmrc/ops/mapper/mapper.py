@@ -56,7 +56,7 @@ class MapperSettings:
     slot_s: float = 0.005
     step_slots: int = 40
     window_slots: int = 200
-    large_every: int = 5  # slots; large packets show slow things
+    large_every: int = 5  # slots; large packets show slow components
     large_bytes: int = 4200
     train: int = 1  # how many large ones follow each other, where a link lets a burst pass at any rate
     burst_bytes: int = 0  # that burst
@@ -79,14 +79,14 @@ class MapperSettings:
 
 
 def denylist_of(fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denylist:
-    """A list of everything that was found, for nodes to keep away from."""
+    """A list of everything that was found, as a denylist."""
     entries = tuple(
         DenylistEntry(
-            one.thing.name,
-            one.thing.kind.value,
+            one.component.name,
+            one.component.kind.value,
             one.state.value,
             round(one.share, 6),
-            tuple(link_name(shape, link) for link in one.thing.links),
+            tuple(link_name(shape, link) for link in one.component.links),
         )
         for one in findings
     )
@@ -104,8 +104,8 @@ class Mapper:
     def __post_init__(self) -> None:
         shape = self.fabric.shape
         self.prober = self.shared or Prober(Components(shape, self.settings.lanes))
-        self.things = self.prober.things
-        self.matrix = Matrix(self.things, self.settings.window_slots)
+        self.components = self.prober.components
+        self.matrix = Matrix(self.components, self.settings.window_slots)
         self.sent_packets = 0
         self.sent_bytes = np.zeros(shape.links, dtype=np.int64)  # by link, as if every packet crossed its whole way
         self._round = 0
@@ -121,11 +121,11 @@ class Mapper:
             slots.append(self.matrix.open_slot())
             self._round += 1
         self._fly(flights, slots)
-        found = find_losses(self.things, self.matrix, settings.floor)
-        corrupt = find_corruption(self.things, self.matrix, settings.floor)
+        found = find_losses(self.components, self.matrix, settings.floor)
+        corrupt = find_corruption(self.components, self.matrix, settings.floor)
         if self._look_closer(found + corrupt):
-            found = find_losses(self.things, self.matrix, settings.floor)
-            corrupt = find_corruption(self.things, self.matrix, settings.floor)
+            found = find_losses(self.components, self.matrix, settings.floor)
+            corrupt = find_corruption(self.components, self.matrix, settings.floor)
         return found + corrupt + self._slow(found)
 
     def _fly(self, flights: list[ProbeSchedule], slots: list[int]) -> None:
@@ -146,7 +146,7 @@ class Mapper:
         rate = min(shape.host_link_bps, shape.fabric_link_bps)
         last = max(self.settings.step_slots, 4 * self.settings.large_every)
         beyond = self.settings.large_bytes * self.settings.train - self.settings.burst_bytes
-        return find_slow(self.things, self.matrix, last, beyond * 8e9 / rate, losses)
+        return find_slow(self.components, self.matrix, last, beyond * 8e9 / rate, losses)
 
     def _look_closer(self, found: list[Finding]) -> bool:
         """More packets over whatever is suspected on thin evidence, spread over a few slots of their own."""
@@ -169,7 +169,7 @@ class Mapper:
         ripe = np.zeros(len(self.sent_bytes) + 1, dtype=bool)
         for one in found:
             if one.accused >= RIPE or one.state is State.DEAD:
-                ripe[list(one.thing.links)] = True
+                ripe[list(one.component.links)] = True
         suspects = np.zeros(len(self.sent_bytes) + 1, dtype=bool)
         for rows, _ in (self.matrix.lost(), self.matrix.corrupt()):
             open_ = rows[~ripe[rows].any(axis=1)]

@@ -1,8 +1,8 @@
-"""What came back, slot by slot of time: for every thing how many packets that touched it, and every packet that did
+"""What came back, slot by slot of time: for every component how many packets that touched it, and every packet that did
 not come back.
 
-That is all that inference needs. A packet that came back vouches for each thing on its way, so those are counted by
-thing; a packet that did not accuses all of them, so those are kept, with their routes.
+That is all that inference needs. A packet that came back vouches for each component on its way, so those are counted by
+component; a packet that did not accuses all of them, so those are kept, with their routes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Outcome:
 class Matrix:
     """A window of slots; the oldest fall out."""
 
-    def __init__(self, things: Components, slots: int) -> None:
-        self.things = things
+    def __init__(self, components: Components, slots: int) -> None:
+        self.components = components
         self.slots = slots
         self.first = 0  # number of the oldest slot
         self.count = 0
-        self.passed = np.zeros((slots, len(things)), dtype=np.int32)  # came back, whole or not
-        self.broken = np.zeros((slots, len(things)), dtype=np.int32)  # came back broken
+        self.passed = np.zeros((slots, len(components)), dtype=np.int32)  # came back, whole or not
+        self.broken = np.zeros((slots, len(components)), dtype=np.int32)  # came back broken
         self._lost: list[np.ndarray] = [_none() for _ in range(slots)]
         self._corrupt: list[np.ndarray] = [_none() for _ in range(slots)]
         self._timed: list[tuple[np.ndarray, np.ndarray]] = [(_none(), np.zeros(0)) for _ in range(slots)]
@@ -56,9 +56,9 @@ class Matrix:
         at = slot % self.slots
         back = outcome.took_ns >= 0
         bad = back & outcome.is_corrupt.astype(bool)
-        touched = self.things.touched(batch.links) if batch.touched is None else batch.touched
-        self.passed[at] += touched - self.things.touched(batch.links[~back])
-        self.broken[at] += self.things.touched(batch.links[bad])
+        touched = self.components.touched(batch.links) if batch.touched is None else batch.touched
+        self.passed[at] += touched - self.components.touched(batch.links[~back])
+        self.broken[at] += self.components.touched(batch.links[bad])
         self._lost[at] = np.concatenate([self._lost[at], batch.links[~back]])
         self._corrupt[at] = np.concatenate([self._corrupt[at], batch.links[bad]])
         if train:
@@ -92,16 +92,16 @@ class Matrix:
         return np.concatenate([*(rows for rows, _ in found), _none()]), np.concatenate([*(t for _, t in found), []])
 
     def whole(self) -> np.ndarray:
-        """By thing: packets that touched it and came back, all slots together."""
+        """By component: packets that touched it and came back, all slots together."""
         return self.passed[self._places()].sum(axis=0)
 
     def intact(self) -> np.ndarray:
-        """By thing: packets that touched it and came back whole."""
+        """By component: packets that touched it and came back whole."""
         return self.whole() - self.broken[self._places()].sum(axis=0)
 
-    def history(self, thing: int) -> np.ndarray:
-        """By slot: packets that touched a thing and came back."""
-        return self.passed[self._places(), thing]
+    def history(self, component: int) -> np.ndarray:
+        """By slot: packets that touched a component and came back."""
+        return self.passed[self._places(), component]
 
     def _places(self) -> np.ndarray:
         return np.array([n % self.slots for n in self.numbers()], dtype=np.int64)

@@ -34,7 +34,7 @@ class ProbeBatch:
     plane: np.ndarray
     links: np.ndarray
     switches: np.ndarray
-    touched: np.ndarray | None = None  # by thing: how many of them touch it, where that was counted before
+    touched: np.ndarray | None = None  # by component: how many of them touch it, where that was counted before
 
     def __len__(self) -> int:
         return len(self.source)
@@ -58,9 +58,9 @@ def joined(batches: list[ProbeBatch]) -> ProbeBatch:
 class Prober:
     """Rounds of packets over a fabric."""
 
-    def __init__(self, things: Components) -> None:
-        self.shape = things.shape
-        self.things = things
+    def __init__(self, components: Components) -> None:
+        self.shape = components.shape
+        self.components = components
         self._rounds: dict[int, ProbeBatch] = {}
         self._pool: ProbeBatch | None = None
 
@@ -74,7 +74,7 @@ class Prober:
         """All packets of one round, in an order that spreads each sender's over it; kept, because rounds return."""
         if number not in self._rounds:
             made = self._made(number)
-            self._rounds[number] = replace(made, touched=self.things.touched(made.links))
+            self._rounds[number] = replace(made, touched=self.components.touched(made.links))
         return self._rounds[number]
 
     def _made(self, number: int) -> ProbeBatch:
