@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +19,18 @@ if TYPE_CHECKING:
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Quick = Annotated[bool, typer.Option(help="A quick look; not for the record.")]
+Found = dict[str, Any]
 
-def _show(title: str, figures: Iterable[BenchFigure], values: dict[str, Any]) -> None:
-    """Each figure beside what it must reach; one that this machine cannot measure is a dash."""
+
+def _report(as_json: bool, title: str, figures: Iterable[BenchFigure], found: Found, rows: Found | None = None) -> None:
+    """What was found, as JSON; or each figure beside what it must reach, with a dash for what this machine cannot
+    measure."""
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    values = found if rows is None else rows
     table = Table(title=title, title_justify="left")
     table.add_column("figure")
     table.add_column("measured", justify="right")
@@ -34,85 +43,57 @@ def _show(title: str, figures: Iterable[BenchFigure], values: dict[str, Any]) ->
         if value is None:
             table.add_row(figure.meaning, "—", "", "")
             continue
-        shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+        text = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
         mark = check_mark(figure.holds(value)) if figure.bound else ""
-        table.add_row(figure.meaning, f"{shown} {figure.unit}".strip(), figure.bound, mark)
+        table.add_row(figure.meaning, f"{text} {figure.unit}".strip(), figure.bound, mark)
     terminal().print(table)
 
 
 @benches.command("engine")
-def bench_engine(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_engine(as_json: Json = False, quick: Quick = False) -> None:
     """Packets per second, bytes per queue pair, and round trips to leave a dead path."""
     from softmrc_bench import engine
 
-    figures = engine.measure(quick)
-    if as_json:
-        print(json.dumps({key: value if value is None else float(value) for key, value in figures.items()}, indent=2))
-        return
-    _show("The engine, on one core", engine.FIGURES, figures)
+    figures = {key: value if value is None else float(value) for key, value in engine.measure(quick).items()}
+    _report(as_json, "The engine, on one core", engine.FIGURES, figures)
 
 
 @benches.command("udp")
-def bench_udp(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_udp(as_json: Json = False, quick: Quick = False) -> None:
     """Goodput and latency over real sockets, beside TCP and plain UDP in the same run."""
     from softmrc_bench import udp
 
     figures = udp.measure(quick)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show("Real sockets, two processes", udp.FIGURES, figures)
+    _report(as_json, "Real sockets, two processes", udp.FIGURES, figures)
 
 
 @benches.command("sealed")
-def bench_sealed(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_sealed(as_json: Json = False, quick: Quick = False) -> None:
     """Sealed packets: what they cost, and what strangers, forgers and somebody on the wire can do."""
     from softmrc_bench import sealed
 
     figures = sealed.measure(quick)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show("Sealed packets, two processes", sealed.FIGURES, figures)
+    _report(as_json, "Sealed packets, two processes", sealed.FIGURES, figures)
 
 
 @benches.command("failover")
-def bench_failover(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_failover(as_json: Json = False, quick: Quick = False) -> None:
     """A plane dies under load: time to recover, beside MPTCP. Needs root: it makes network namespaces."""
     from softmrc_bench import failover
 
     figures = failover.measure(quick)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show(f"A plane dies under load, {figures['trials']} trials", failover.FIGURES, figures)
+    _report(as_json, f"A plane dies under load, {figures['trials']} trials", failover.FIGURES, figures)
 
 
 @benches.command("allreduce")
-def bench_allreduce(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_allreduce(as_json: Json = False, quick: Quick = False) -> None:
     """All-reduces beside Gloo's in the same run, and through the death of a plane; as root also over shaped links."""
     from softmrc_bench import allreduce
 
     figures = allreduce.measure(quick)
+    _report(as_json, "All-reduce of float32", allreduce.FIGURES, figures, allreduce.shown(figures))
     if as_json:
-        print(json.dumps(figures, indent=2))
         return
-    _show("All-reduce of float32", allreduce.FIGURES, allreduce.shown(figures))
     reasons = [figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")]
     reasons += [row.get("not_measured") for row in figures.values() if isinstance(row, dict)]
     for reason in reasons:
@@ -121,27 +102,18 @@ def bench_allreduce(
 
 
 @benches.command("join")
-def bench_join(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_join(as_json: Json = False, quick: Quick = False) -> None:
     """How long 2 to 16 ranks of torch take to join, and to make a second group, beside Gloo in turns. Needs torch."""
     from softmrc_bench import allreduce, join
 
     if not allreduce.has_gloo():
         raise DeviceError(allreduce.NO_TORCH)
     figures = join.measure(3 if quick else 15)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show("Joining, on loopback", (*join.TIMES, *join.RATIOS), join.shown(figures))
+    _report(as_json, "Joining, on loopback", (*join.TIMES, *join.RATIOS), figures, join.shown(figures))
 
 
 @benches.command("nccl")
-def bench_nccl(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_nccl(as_json: Json = False, quick: Quick = False) -> None:
     """NCCL's all-reduces over our plugin and over its own sockets, two processes on one GPU. Needs torch with CUDA."""
     from softmrc_bench import nccl
 
@@ -149,26 +121,22 @@ def bench_nccl(
     figures = nccl.measure(quick)
     for name, why in figures["failed"].items():
         print(f"{name} failed: {why}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show("NCCL on one GPU, two processes", nccl.FIGURES, nccl.shown(figures))
+    _report(as_json, "NCCL on one GPU, two processes", nccl.FIGURES, figures, nccl.shown(figures))
 
 
 @benches.command("sim")
 def bench_sim(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look without the large runs; not for the record."),
-    full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131 072 NICs: minutes."),
+    as_json: Json = False,
+    quick: Annotated[bool, typer.Option(help="A quick look without the large runs; not for the record.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also 1 MiB, and part of an all-to-all, on 131 072 NICs: minutes.")
+    ] = False,
 ) -> None:
     """Agreement with a public reference, speed, cores, 131 072 NICs, and failover in simulated time."""
     from softmrc_bench import sim
 
     figures = sim.measure(quick, full)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show("The simulator", sim.FIGURES, flat(figures))
+    _report(as_json, "The simulator", sim.FIGURES, figures, flat(figures))
 
 
 def flat(figures: dict[str, Any]) -> dict[str, float]:
@@ -183,40 +151,29 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
 
 
 @benches.command("operate")
-def bench_operate(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_operate(as_json: Json = False, quick: Quick = False) -> None:
     """What the mapper names in a simulated fabric of 512 hosts, and what flight recorders say of broken jobs."""
     from softmrc_bench import operate
 
     figures = operate.measure(quick)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show(f"{figures['mapper_faults']} faults in {figures['mapper_trials']} fabrics", operate.FIGURES, figures)
+    title = f"{figures['mapper_faults']} faults in {figures['mapper_trials']} fabrics"
+    _report(as_json, title, operate.FIGURES, figures)
 
 
 @benches.command("assess")
-def bench_assess(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-) -> None:
+def bench_assess(as_json: Json = False, quick: Quick = False) -> None:
     """The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and beside simulated packets."""
     from softmrc_bench import assess
 
     figures = assess.measure(quick)
-    if as_json:
-        print(json.dumps(figures, indent=2))
-        return
-    _show("What assess says, by three ways", assess.FIGURES, figures)
+    _report(as_json, "What assess says, by three ways", assess.FIGURES, figures)
 
 
 @benches.command("lab")
 def bench_lab(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    quick: bool = typer.Option(False, help="A quick look; not for the record."),
-    mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
+    as_json: Json = False,
+    quick: Quick = False,
+    mptcp: Annotated[bool, typer.Option(help="Also Multipath TCP on the same lab.")] = True,
 ) -> None:
     """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""
     from softmrc_bench import lab
