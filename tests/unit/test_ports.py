@@ -409,11 +409,11 @@ def test_old_news_that_was_believed_is_put_right(has_keys: bool, seed: int) -> N
     net.run_us(10_000)
     for plane in (0, 1, 3):
         net.set_plane(plane, False, silently=True)
-    net.weather(1, 2).black_hole = True
+    net.faults(1, 2).black_hole = True
     late = packer.request(PORT_STATUS, 1, mask=0b10110, key=keys.get("port_key", 0))
     net.b.handle_datagram(net.now_ps, late, peer=0, port=2)
     net.run_us(500)
-    net.weather(1, 2).black_hole = False
+    net.faults(1, 2).black_hole = False
     assert b.query()["data_ports"] == 0b1011
     b.post_write(net.now_ps, 1 << 16, remote_va=0, rkey=1)
     net.run_until_completions(1, 1, limit_us=5_000_000)
