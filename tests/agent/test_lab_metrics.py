@@ -64,18 +64,3 @@ def test_a_prometheus_scrapes_two_hosts_of_a_lab_and_sees_a_cable_pulled(
             assert [(row["metric"]["instance"], row["metric"]["plane"]) for row in firing] == [(agents[1], "1")]
             lab.heal()
             assert len(until(ask, "softmrc_plane_up == 1", lambda rows: len(rows) == 4)) == 4
-
-
-def test_without_the_token_an_agent_off_loopback_is_not_scraped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        a_lab(SMALL) as lab,
-        a_host(lab, HERE, tmp_path, monkeypatch) as agent,
-        lab.inside(f"host{HERE}"),
-        a_prometheus(tmp_path, [agent], "not the token at all") as ask,
-    ):
-        rows = until(ask, "up", bool)
-        assert [row["value"][1] for row in rows] == ["0"]
-        (target,) = ask("targets")["activeTargets"]
-        assert "401" in target["lastError"]

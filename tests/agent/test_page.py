@@ -17,7 +17,6 @@ from softmrc.device import Device
 from softmrc.fabric import Shape
 from softmrc.fabric.host import FabricHost
 from softmrc.ops.agent.watch import FabricWatch
-from softmrc_bench import operate, page
 from softmrc_bench.browser import Browser
 from softmrc_bench.page import FABRIC, VERDICT, a_mapped_lab
 from softmrc_bench.page import a_page as open_page
@@ -144,23 +143,6 @@ def test_a_cable_that_is_pulled_in_a_lab_shows_on_the_page(tmp_path: Path, monke
             keep(browser, "lab")
             lab.heal()
             browser.wait(f"{VERDICT} == 'all is well'", 30)
-
-
-def test_how_long_the_page_takes_is_measured_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it must be is the bench's to say, on a quiet machine; here it is that a cable is pulled and shown at all."""
-    monkeypatch.setattr(page, "CHROMIUM", None)
-    assert page.page_seconds(1) == {"page_seconds": None}
-    (figure,) = [one for one in operate.FIGURES if one.key == "page_seconds"]
-    assert figure.holds(1.9) and not figure.holds(2.1)
-
-
-@pytest.mark.slow
-@needs.lab
-@needs.BPF
-def test_the_time_that_the_page_takes_is_that_of_every_pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    found = page.page_seconds(2)
-    assert len(found["page_seconds_each"]) == 2 and found["page_seconds"] == max(found["page_seconds_each"]) > 0
 
 
 @pytest.mark.slow

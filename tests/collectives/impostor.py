@@ -13,49 +13,19 @@ from typing import Any
 
 import pytest
 
+import parts
 from collectives.ranks import PLANES, TIMEOUT_S
 from softmrc import _core
 from softmrc.collectives import DirectoryStore, Group, rendezvous
 from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.device import Device, QueuePair, port_keys
 
-EAGER, GRANT, INQUIRY, OFFER, ACCEPT, CREDIT, ERROR, BYE = range(8)
+EAGER, _, _, OFFER, ACCEPT, CREDIT, ERROR, BYE = range(8)
 UINT8 = 8
 HEADER = struct.Struct("=BBHIBBBBiQQQIIQII")
 HONEST = {"has_payload": 0, "payload": 0, "number": 1, "kind": 0, "dtype": UINT8, "op": 0, "algorithm": 0, "root": -1}
 HONEST |= {"count": 0, "shape": 0, "bytes": 0, "rkey": 0, "tag": 0, "consumed": 0, "taken": 0, "step": 0}
 RING_BYTES = 256 * 1024
-
-
-def sip_hash(key: tuple[int, int], word: int) -> int:
-    """SipHash-2-4 of one word of 64 bits."""
-    mask = (1 << 64) - 1
-    v = [
-        key[0] ^ 0x736F6D6570736575,
-        key[1] ^ 0x646F72616E646F6D,
-        key[0] ^ 0x6C7967656E657261,
-        key[1] ^ 0x7465646279746573,
-    ]
-
-    def mix(a: int, b: int, bits: int, then: int = 0) -> None:
-        v[a] = v[a] + v[b] & mask
-        v[b] = (v[b] << bits | v[b] >> 64 - bits) & mask ^ v[a]
-        v[a] = (v[a] << then | v[a] >> 64 - then) & mask
-
-    def turn(rounds: int) -> None:
-        for _ in range(rounds):
-            mix(0, 1, 13, 32)
-            mix(2, 3, 16)
-            mix(0, 3, 21)
-            mix(2, 1, 17, 32)
-
-    for block in (word, 8 << 56):
-        v[3] ^= block
-        turn(2)
-        v[0] ^= block
-    v[2] ^= 0xFF
-    turn(4)
-    return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 class Impostor:
@@ -114,7 +84,7 @@ class Impostor:
             pair.post_recv(count=128)
 
     def _number(self, use: int, sender: int, receiver: int) -> int:
-        return sip_hash(self._key, use << 56 | sender << 24 | receiver)
+        return parts.sip_hash(*self._key, (use << 56 | sender << 24 | receiver).to_bytes(8, "little"))
 
     def start(self, unit: int, side_by_side: int) -> None:
         pass

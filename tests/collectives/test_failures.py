@@ -10,6 +10,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,48 +86,32 @@ def test_a_receive_of_the_wrong_length() -> None:
         assert [str(error) for error in results] == ["rank 0 sends 100000 float32 where rank 1 receives 10 float32"] * 2
 
 
-def test_a_rank_that_never_joins() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store = DirectoryStore(folder)
-        errors: list[BaseException] = []
+def refused(folder: Path, size: int, timeout_s: float, planes: dict[int, list[str]]) -> list[str]:
+    """What these ranks, each on planes of its own, raise when they join."""
 
-        def join(rank: int) -> None:
-            try:
-                Group.join(store, rank, 4, timeout_s=0.3)
-            except CollectiveError as error:
-                errors.append(error)
+    def join(rank: int) -> str:
+        with pytest.raises(CollectiveError) as error:
+            Group.join(DirectoryStore(folder), rank, size, planes=planes[rank], timeout_s=timeout_s)
+        return str(error.value)
 
-        threads = [threading.Thread(target=join, args=(rank,)) for rank in (0, 2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        for error in errors:
-            assert str(error).startswith("timed out: rank 1, rank 3 did not join the group of 4 within 0.3 s"), error
+    with ThreadPoolExecutor(len(planes)) as pool:
+        return list(pool.map(join, planes))
 
 
-def test_ranks_with_different_settings_do_not_join() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        errors: list[str] = []
-
-        def join(rank: int, planes: list[str]) -> None:
-            try:
-                Group.join(DirectoryStore(folder), rank, 2, planes=planes, timeout_s=1)
-            except CollectiveError as error:
-                errors.append(str(error))
-
-        threads = [threading.Thread(target=join, args=(rank, PLANES[: rank + 1])) for rank in (0, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert len(errors) == 2 and all("set SOFTMRC_PLANES alike" in error for error in errors)
-        assert all("has 1 plane," in error or "has 1 plane;" in error for error in errors)
+def test_a_rank_that_never_joins(tmp_path: Path) -> None:
+    for error in refused(tmp_path, 4, 0.3, {0: PLANES, 2: PLANES}):
+        assert error.startswith("timed out: rank 1, rank 3 did not join the group of 4 within 0.3 s"), error
 
 
-def test_a_rank_that_stays_away_from_one_operation() -> None:
-    with ranks(3) as three:
-        results = three(lambda g: g.all_reduce(zeros(LARGE), timeout_s=0.5).wait() if g.rank != 1 else None)
+def test_ranks_with_different_settings_do_not_join(tmp_path: Path) -> None:
+    for error in refused(tmp_path, 2, 1.0, {0: PLANES[:1], 1: PLANES}):
+        assert "set SOFTMRC_PLANES alike" in error and ("has 1 plane," in error or "has 1 plane;" in error)
+
+
+@pytest.mark.parametrize(("lanes", "count"), [(1, LARGE), (3, 10 * LARGE)])
+def test_a_rank_that_stays_away_from_one_operation(lanes: int, count: int) -> None:
+    with ranks(3, lanes=lanes) as three:
+        results = three(lambda g: g.all_reduce(zeros(count), timeout_s=0.5).wait() if g.rank != 1 else None)
         assert results[1] is None
         for error in (results[0], results[2]):
             assert isinstance(error, CollectiveError)

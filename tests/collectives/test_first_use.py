@@ -29,6 +29,15 @@ from udp.loopback import eventually
 IMPATIENT = DeviceConfig(timeout=13, retry_linear=3, retry_exponential=2)  # a silent peer is given up in 0.2 s
 
 
+@pytest.fixture(params=["off", "on"], ids=["plain", "encrypted"])
+def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DeviceConfig:
+    if request.param == "on" and not _core.can_seal():
+        pytest.skip("built without sealing")
+    if request.param == "on":
+        monkeypatch.setenv("SOFTMRC_SECRET", "what all ranks know")
+    return DeviceConfig(seal=request.param)
+
+
 def holdings(group: Group) -> tuple[int, int, int]:
     """Queue pairs, regions and peers that a rank's device has."""
     native = group.device._native
@@ -77,11 +86,12 @@ def test_ranks_far_apart_know_as_little_of_each_other_in_a_large_group() -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_first_words_from_both_sides_at_once(seed: int) -> None:
-    """Everybody speaks to everybody first, at random moments, through loss, copies and another order."""
+def test_first_words_from_both_sides_at_once(config: DeviceConfig, seed: int) -> None:
+    """Everybody speaks to everybody first, at random moments, through loss, copies and another order: whichever packet
+    comes first, its keys are there."""
     draw = random.Random(seed)
     naps = [[draw.random() * 0.003 for _ in range(4)] for _ in range(4)]
-    with ranks(4) as four:
+    with ranks(4, device_config=config) as four:
         for group in four.groups:
             group.device.set_faults(drop=0.1, duplicate=0.1, reorder=0.1, reorder_delay_us=500)
 
@@ -170,8 +180,8 @@ def test_only_lanes_that_all_have_are_used() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5, 12])
-def test_bad_news_reaches_those_with_whom_nobody_has_spoken(size: int) -> None:
-    with ranks(size, planes=["127.0.0.1"]) as many:
+def test_bad_news_reaches_those_with_whom_nobody_has_spoken(config: DeviceConfig, size: int) -> None:
+    with ranks(size, planes=["127.0.0.1"], device_config=config) as many:
         many.groups[size // 2].abort("it was told to")
         for group in many.groups:
             assert eventually(lambda group=group: group.error is not None)

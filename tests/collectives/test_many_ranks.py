@@ -65,34 +65,21 @@ def test_every_algorithm_over_sockets(eleven: Ranks, algorithm: str | None) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["doubling", "rounds", "ring", "grid"])
-def test_who_stays_away_is_named_by_all(algorithm: str) -> None:
-    """Most ranks wait for others who wait for it, and must not blame those."""
-    with ranks(8) as eight:
-
-        def run(rank: Group) -> None:
-            rank._native.force(algorithm)
-            if rank.rank != 5:
-                rank.all_reduce(np.ones(100, np.float32), timeout_s=0.4).wait()
-
-        results = eight(run)
-        assert results.pop(5) is None
-        for error in results:
-            assert isinstance(error, CollectiveError)
-            assert "within 0.4 s: rank 5 did not take part" in str(error)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["doubling", "rounds"])
-def test_who_stays_away_from_several_is_named_by_all(algorithm: str) -> None:
-    """Whoever waits in one operation is known to wait in the others, too."""
+@pytest.mark.parametrize(
+    ("algorithm", "operations"),
+    [("doubling", 1), ("rounds", 1), ("ring", 1), ("grid", 1), ("doubling", 3), ("rounds", 3)],
+)
+def test_who_stays_away_is_named_by_all(algorithm: str, operations: int) -> None:
+    """Most ranks wait for others who wait for it, and must not blame those; whoever waits in one operation is known to
+    wait in the others, too."""
+    timeout_s = 0.4 * operations
     with ranks(8) as eight:
 
         def run(rank: Group) -> None:
             rank._native.force(algorithm)
             if rank.rank == 5:
                 return
-            works = [rank.all_reduce(np.ones(100 + i, np.float32), timeout_s=1.2) for i in range(3)]
+            works = [rank.all_reduce(np.ones(100 + i, np.float32), timeout_s=timeout_s) for i in range(operations)]
             for work in works:
                 work.wait()
 
@@ -100,7 +87,7 @@ def test_who_stays_away_from_several_is_named_by_all(algorithm: str) -> None:
         assert results.pop(5) is None
         for error in results:
             assert isinstance(error, CollectiveError)
-            assert "within 1.2 s: rank 5 did not take part" in str(error)
+            assert f"within {timeout_s:.1f} s: rank 5 did not take part" in str(error)
 
 
 def test_who_calls_something_else_is_named_by_all() -> None:
@@ -128,20 +115,3 @@ def test_what_is_passed_on_keeps_to_its_strand() -> None:
             assert np.array_equal(total, np.arange(count, dtype=np.int32) * 55)
             assert np.array_equal(whole, np.repeat(np.arange(size), whole.size // size))
         assert all(rank.stats()["operations_striped"] == 2 for rank in ten.groups)
-
-
-def test_a_barrier_holds_until_the_last(eleven: Ranks) -> None:
-    came: list[int] = []
-    seen: list[int] = []
-
-    def run(rank: Group) -> None:
-        rank._native.force(None)
-        for turn in range(1, 6):
-            came.append(rank.rank)
-            rank.barrier().wait()
-            if len(came) < turn * SIZE:
-                seen.append(turn)
-            rank.barrier().wait()
-
-    values_of(eleven(run))
-    assert not seen

@@ -82,10 +82,9 @@ def test_all_kinds_with_more_than_a_pipe_holds() -> None:
 MISTAKEN = """
 import sys
 import numpy as np
-from softmrc.collectives import DirectoryStore, Group
-from softmrc.collectives import shm
+from softmrc.collectives import DirectoryStore, Group, shm
 
-neighbours.memory_of_this_process = lambda: "the same"
+shm.memory_of_this_process = lambda: "the same"
 rank = int(sys.argv[1])
 with Group.join(DirectoryStore(sys.argv[2]), rank, 2, planes=["127.0.0.1"]) as group:
     values = np.full(3_000_000, rank + 1, np.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -203,36 +202,6 @@ def test_who_is_never_spoken_to_costs_nothing_under_seal_either() -> None:
             assert found.tolist() == [1, 1, 1]
         assert [len(group.pairs) for group in six.groups] == [3, 3, 2, 3, 3, 2]
         assert all(plane["bad_seal"] == 0 for group in six.groups for plane in group.device.planes())
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_first_words_under_seal_from_both_sides_at_once(seed: int) -> None:
-    """Through loss, copies and another order: whichever packet comes first, its keys are there."""
-    with ranks(4, device_config=SEALED) as four:
-        for group in four.groups:
-            group.device.set_faults(drop=0.1, duplicate=0.1, reorder=0.1, reorder_delay_us=500)
-
-        def run(group: Group) -> list[float]:
-            others = [peer for peer in range(4) if peer != group.rank]
-            random.Random(seed * 4 + group.rank).shuffle(others)
-            works = [group.send(np.full(20_000, 10.0 * group.rank + peer), peer) for peer in others]
-            arrays = {peer: np.zeros(20_000) for peer in sorted(others)}
-            for peer, array in arrays.items():
-                group.recv(array, peer).wait()
-            for work in works:
-                work.wait()
-            return [value for array in arrays.values() for value in set(array.tolist())]
-
-        expected = [[10.0 * peer + rank for peer in range(4) if peer != rank] for rank in range(4)]
-        assert values_of(four(run)) == expected
-
-
-def test_bad_news_under_seal_reaches_those_with_whom_nobody_has_spoken() -> None:
-    with ranks(7, planes=["127.0.0.1"], device_config=SEALED) as many:
-        many.groups[3].abort("it was told to")
-        for group in many.groups:
-            assert eventually(lambda group=group: group.error is not None)
-            assert "rank 3 aborted: it was told to" in str(group.error)
 
 
 @pytest.mark.parametrize("pretended", [2, 3])

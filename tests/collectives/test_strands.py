@@ -22,7 +22,7 @@ from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
 from softmrc.collectives.rank_info import RankInfo, strands_of
 from softmrc.config import DeviceConfig
-from softmrc.device import Device, width
+from softmrc.device import width
 from softmrc.errors import ConfigError
 
 COUNT = 500_003  # so that each of three ranks' parts is worth three strands, in a length that nothing divides
@@ -70,18 +70,6 @@ def everything(group: Ranks) -> list[list[bytes]]:
         return found
 
     return values_of(group(run))
-
-
-def test_lanes_that_a_given_device_was_asked_for_are_used() -> None:
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as threads:
-
-        def join(rank: int) -> int:
-            store = DirectoryStore(folder)
-            with Device(PLANES, lanes=3) as device, Group.join(store, rank, 2, device=device, timeout_s=20) as group:
-                group.barrier().wait()
-                return group.lanes
-
-        assert list(threads.map(join, range(2))) == [3, 3]
 
 
 def receive(group: Group, begun: threading.Barrier) -> CollectiveError | None:
@@ -226,26 +214,6 @@ def test_operations_on_the_same_memory_keep_their_order() -> None:
                 )
 
 
-def test_many_in_flight_and_callbacks_for_all() -> None:
-    told = threading.Semaphore(0)
-    counts = [3, 200_000, 0, 7, 150_000, 300_000, 1] * 5
-
-    def run(rank: Group) -> None:
-        arrays = [np.full(count, i + rank.rank, np.int64) for i, count in enumerate(counts)]
-        works = [rank.all_reduce(array) for array in arrays]
-        for work in works:
-            work.add_done_callback(lambda _: told.release())
-        for work in reversed(works):
-            work.wait()
-        for i, array in enumerate(arrays):
-            assert (array == 2 * i + 1).all()
-
-    with ranks(2, lanes=3) as two:
-        values_of(two(run))
-        for _ in range(2 * len(counts)):
-            assert told.acquire(timeout=20)
-
-
 def is_read(group: Group, memory: np.ndarray) -> bool:
     return group.device._native.reads_from(_core.Buffer(memory, False))
 
@@ -306,13 +274,6 @@ def test_a_rank_that_leaves_under_load() -> None:
             assert all(work.done for work in works)
 
 
-def test_a_rank_that_stays_away_is_named() -> None:
-    with ranks(3, lanes=3) as three:
-        results = three(lambda g: g.all_reduce(np.zeros(COUNT), timeout_s=0.5).wait() if g.rank != 1 else None)
-        for error in (results[0], results[2]):
-            assert "within 0.5 s: rank 1 did not take part" in str(error)
-
-
 def test_one_that_waits_for_memory_has_its_own_deadline() -> None:
     with ranks(2, lanes=2) as two:
         array = np.zeros(COUNT)
@@ -338,18 +299,6 @@ def test_ranks_that_do_not_mean_the_same_length(mine: int) -> None:
 
         errors = {str(error) for error in two(run)}
         assert all("bytes" in error and str(mine) in error and "1000000" in error for error in errors), errors
-
-
-def test_the_bits_do_not_depend_on_the_weather() -> None:
-    with ranks(3, lanes=3) as three:
-        expected = everything(three)
-    with ranks(3, lanes=3) as three:
-        for rank in three.groups:
-            rank.device.set_faults(0, drop=0.01, reorder=0.1, duplicate=0.02)
-        three.groups[0].device.set_faults(1, black_hole=True)
-        assert everything(three) == expected
-        for rank in three.groups:
-            rank.device.set_faults()
 
 
 VICTIM = """

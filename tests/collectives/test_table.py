@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +17,13 @@ from softmrc.collectives.store_rendezvous import TOLD, StoreRendezvous
 SIZE = 3
 
 
-def agreed(
-    store: DirectoryStore, words: str, ranks: range, timeout_s: float = 20.0, late_s: float = 0.0
-) -> list[object]:
+def each(go: Callable[[int], Any], size: int = SIZE) -> list[Any]:
+    """What every rank makes of it, at once."""
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(go, range(size)))
+
+
+def agreed(store: DirectoryStore, words: str, ranks: range, timeout_s: float = 20.0) -> list[object]:
     """What each of these ranks heard, or what it raised."""
 
     def sit(rank: int) -> list[str]:
@@ -61,9 +66,7 @@ def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path, late: boo
             with pytest.raises(CollectiveError, match="rank 1 did not get ready: it has no memory left"):
                 table.be_ready() if late else table.tell("a place")
 
-    with ThreadPoolExecutor(SIZE) as pool:
-        for one in [pool.submit(go, rank) for rank in range(SIZE)]:
-            one.result(20)
+    each(go)
 
 
 @pytest.mark.parametrize("about", TOLD)
@@ -107,9 +110,7 @@ def test_a_rank_that_does_not_get_ready_is_named(tmp_path: Path) -> None:
             with pytest.raises(CollectiveError, match=r"timed out: rank 1 did not get ready .* within 0.5 s"):
                 table.be_ready()
 
-    with ThreadPoolExecutor(SIZE) as pool:
-        for one in [pool.submit(go, rank) for rank in range(SIZE)]:
-            one.result(20)
+    each(go)
 
 
 class Counted:
@@ -147,32 +148,23 @@ def test_a_meeting_asks_the_store_as_often_for_any_number_of_ranks(tmp_path: Pat
         table.be_ready()
         return store.calls
 
-    with ThreadPoolExecutor(size) as pool:
-        assert min(pool.map(go, range(size))) == 3 + 2 + 3 + 2
+    assert min(each(go, size)) == 3 + 2 + 3 + 2
 
 
 def test_who_says_all_at_once_asks_the_store_four_things(tmp_path: Path) -> None:
     """One of them twice where a store might wait for longer than its rank."""
 
-    class AsPatient(Counted):
-        timeout = timedelta(seconds=20)
-
-    class LessPatient(Counted):
-        timeout = timedelta(seconds=10)
-
-    class MorePatient(Counted):
-        timeout = timedelta(seconds=30)
-
-    def go(rank: int, kind: type[Counted]) -> int:
-        store = kind(DirectoryStore(tmp_path / kind.__name__))
+    def go(rank: int, patience_s: int | None) -> int:
+        store = Counted(DirectoryStore(tmp_path / str(patience_s)))
+        if patience_s is not None:
+            store.timeout = timedelta(seconds=patience_s)  # type: ignore[attr-defined]
         table = StoreRendezvous(store, "table", rank, 2, 20.0)
         assert table.hear(f"place of {rank}") == ["place of 0", "place of 1"] and not table.is_confirmed
         assert table.be_ready() and table.is_confirmed
         return store.calls
 
-    with ThreadPoolExecutor(2) as pool:
-        for kind, calls in ((AsPatient, 4), (LessPatient, 4), (MorePatient, 5), (Counted, 5)):
-            assert min(pool.map(go, range(2), [kind] * 2)) == calls
+    for patience_s, calls in ((20, 4), (10, 4), (30, 5), (None, 5)):
+        assert min(each(lambda rank, patience_s=patience_s: go(rank, patience_s), 2)) == calls
 
 
 def test_who_acted_on_words_of_an_earlier_run_does_so_again(tmp_path: Path) -> None:
@@ -188,8 +180,7 @@ def test_who_acted_on_words_of_an_earlier_run_does_so_again(tmp_path: Path) -> N
             heard.append(table.said)
         return heard
 
-    with ThreadPoolExecutor(2) as pool:
-        early, late = pool.map(go, range(2))
+    early, late = each(go, 2)
     today = ["place of 0", "place of 1"]
     assert early == [["place of 0", "of the past"], today] and late == [today]
 
@@ -203,8 +194,7 @@ def test_a_group_can_be_made_again(tmp_path: Path) -> None:
                 group.barrier().wait()
         return len(data)
 
-    with ThreadPoolExecutor(SIZE) as pool:
-        assert list(pool.map(live, range(SIZE))) == [4] * SIZE
+    assert each(live) == [4] * SIZE
 
 
 class Hasty:
@@ -235,8 +225,7 @@ def test_who_gives_up_says_so_once(tmp_path: Path) -> None:
             with pytest.raises(CollectiveError, match="the first reason"):
                 table.tell("")
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(go, range(2)))
+    each(go, 2)
 
 
 def test_names_may_be_longer_than_those_of_files(tmp_path: Path) -> None:

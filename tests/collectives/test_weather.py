@@ -52,15 +52,15 @@ def each(group: Ranks, **faults: float) -> None:
         rank.device.set_faults(**faults)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_results_do_not_depend_on_the_weather(size: int) -> None:
-    with ranks(size) as fair:
+@pytest.mark.parametrize(("size", "lanes"), [(2, 1), (3, 1), (3, 3)])
+def test_results_do_not_depend_on_the_weather(size: int, lanes: int) -> None:
+    with ranks(size, lanes=lanes) as fair:
         expected = everything(fair)
     for name, begin in WEATHER.items():
-        with ranks(size) as foul:
-            begin(foul)
-            got = everything(foul)
-            for rank in foul.groups:
+        with ranks(size, lanes=lanes) as faulty:
+            begin(faulty)
+            got = everything(faulty)
+            for rank in faulty.groups:
                 rank.device.set_faults()
         assert got == expected, name
 

@@ -32,20 +32,6 @@ def test_several_in_flight(group: Ranks, rounds: int) -> None:
             assert (array == i * group.size + shift).all()
 
 
-def test_operations_on_the_same_memory_keep_their_order(group: Ranks) -> None:
-    def run(rank: Group) -> np.ndarray:
-        array = np.ones(30_000, np.int64)
-        everybody = np.zeros(30_000 * group.size, np.int64)
-        works = [rank.all_reduce(array) for _ in range(4)]
-        works += [rank.all_gather(array, everybody), rank.all_reduce(everybody), rank.broadcast(array, group.size - 1)]
-        for work in works:
-            work.wait()
-        return everybody
-
-    for everybody in values_of(group(run)):
-        assert (everybody == group.size**5).all()
-
-
 def test_callbacks_come_from_one_thread(group: Ranks) -> None:
     told: list[tuple[str, Work]] = []
     all_told = threading.Semaphore(0)

@@ -96,14 +96,8 @@ class Pretended:
 
     def on_info(self, _: dict[str, Any]) -> dict[str, Any]:
         planes = [{"address": self.own, "interface": "", "link": "lo", "speed_bps": 0} for _ in self.up]
-        return {
-            "protocol": 1,
-            "pid": 4711,
-            "number": 0,
-            "program": "python train.py",
-            "kind": "verbs",
-            "planes": planes,
-        }
+        own = {"protocol": 1, "pid": 4711, "number": 0, "program": "python train.py", "kind": "verbs"}
+        return own | {"planes": planes}
 
     def on_stats(self, _: dict[str, Any]) -> dict[str, Any]:
         counters = {"packets_sent": 1000, "packets_received": 900, "bytes_sent": 4_000_000, "bytes_received": 3_000_000,
@@ -115,15 +109,8 @@ class Pretended:
 
     def on_qps(self, _: dict[str, Any]) -> dict[str, Any]:
         evs = [
-            {
-                "ev": i,
-                "value": self.values[i],
-                "plane": i % 2,
-                "state": state,
-                "drops": 3 * (state == "assumed_bad"),
-                "damping": 0,
-                "is_spare": False,
-            }
+            {"ev": i, "value": self.values[i], "plane": i % 2, "state": state, "drops": 3 * (state == "assumed_bad")}
+            | {"damping": 0, "is_spare": False}
             for i, state in enumerate(self.states)
         ]
         stats = {"packets_sent": 500, "packets_retransmitted": 7, "bytes_sent": 1, "bytes_placed": 2, "timeouts": 0}

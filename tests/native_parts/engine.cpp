@@ -13,7 +13,6 @@
 #include "proto/ev_set.h"
 #include "proto/loss.h"
 #include "proto/probe_timeout.h"
-#include "proto/send_queue.h"
 #include "python/bind.h"
 
 namespace nb = nanobind;
@@ -29,19 +28,23 @@ void check_index(const EvSet& set, std::uint32_t ev) {
   raise_if(Error{Error::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(set.size())});
 }
 
-std::vector<std::uint16_t> take_changes(EvSet& set) {
-  std::vector<std::uint16_t> taken;
-  for (; !set.changes().empty(); set.changes().pop()) taken.push_back(set.changes().front());
-  return taken;
-}
+// Times and spans are numbers in Python.
+template <typename T>
+using Plain = std::conditional_t<std::is_same_v<T, Time> || std::is_same_v<T, Duration>, std::int64_t, T>;
 
 // A method of EvSet that takes an EV, with its index checked.
-template <typename... Args>
-auto on_ev(void (EvSet::*method)(std::uint16_t, Args...)) {
-  return [method](EvSet& set, std::uint32_t ev, Args... args) {
+template <typename R, typename... Args>
+auto on_ev(R (EvSet::*method)(std::uint16_t, Args...)) {
+  return [method](EvSet& set, std::uint32_t ev, Plain<Args>... args) {
     check_index(set, ev);
-    (set.*method)(static_cast<std::uint16_t>(ev), args...);
+    return (set.*method)(static_cast<std::uint16_t>(ev), Args{args}...);
   };
+}
+
+// Any other method, of any part.
+template <typename T, typename R, typename... Args>
+auto plain(R (T::*method)(Args...)) {
+  return [method](T& part, Plain<Args>... args) { return (part.*method)(Args{args}...); };
 }
 
 void bind_pipe(nb::module_& m) {
@@ -87,34 +90,13 @@ void bind_ev_set(nb::module_& m) {
     for (const std::uint32_t mask : ports) found.push_back(s.pick(search, mask));
     return found;
   })
-      .def("on_sent",
-           [](EvSet& s, std::uint32_t ev, std::int64_t now) {
-    check_index(s, ev);
-    s.on_sent(static_cast<std::uint16_t>(ev), Time{now});
-  })
-      .def("on_acked",
-           [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) {
-    check_index(s, ev);
-    s.on_acked(static_cast<std::uint16_t>(ev), Time{sent_at});
-  })
-      .def(
-          "on_loss",
-          [](EvSet& s, std::uint32_t ev, std::int64_t sent_at, std::int64_t latest_acked_sent, std::int64_t three_rtt) {
-    check_index(s, ev);
-    s.on_loss(static_cast<std::uint16_t>(ev), Time{sent_at}, Time{latest_acked_sent}, Duration{three_rtt});
-  })
+      .def("on_sent", on_ev(&EvSet::on_sent))
+      .def("on_acked", on_ev(&EvSet::on_acked))
+      .def("on_loss", on_ev(&EvSet::on_loss))
       .def("on_congestion", on_ev(&EvSet::on_congestion))
       .def("on_always_skip", on_ev(&EvSet::on_always_skip))
-      .def("on_spurious",
-           [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) {
-    check_index(s, ev);
-    return s.on_spurious(static_cast<std::uint16_t>(ev), Time{sent_at});
-  })
-      .def("suspend",
-           [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
-    check_index(s, ev);
-    s.suspend(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
-  })
+      .def("on_spurious", on_ev(&EvSet::on_spurious))
+      .def("suspend", on_ev(&EvSet::suspend))
       .def("revive", on_ev(&EvSet::revive))
       .def("deny", on_ev(&EvSet::deny))
       .def("allow", on_ev(&EvSet::allow))
@@ -124,11 +106,8 @@ void bind_ev_set(nb::module_& m) {
     s.replace(static_cast<std::uint16_t>(ev), EvPath{value});
   })
       .def("set_live_ports", &EvSet::set_live_ports)
-      .def("take_changes", &take_changes)
       .def("usable", &EvSet::usable)
       .def("usable_on", &EvSet::usable_on)
-      .def("find", &EvSet::find)
-      .def("any_on", &EvSet::any_on)
       .def("__len__", &EvSet::size)
       .def("rows", [](const EvSet& s) {
     nb::list rows;
@@ -147,19 +126,12 @@ void bind_ev_probe(nb::module_& m) {
     new (self) EvProber();
     self->configure(config);
   })
-      .def("add", [](EvProber& p, std::uint16_t ev, std::uint8_t port, std::uint8_t damping,
-                     std::int64_t now) { p.add(ev, port, damping, Time{now}); })
-      .def("remove", &EvProber::remove)
-      .def("set_none_left",
-           [](EvProber& p, bool desperate, std::int64_t now) { p.set_none_left(desperate, Time{now}); })
-      .def("probe_port_now",
-           [](EvProber& p, std::uint8_t port, std::int64_t now) { p.probe_port_now(port, Time{now}); })
-      .def("next_due",
-           [](EvProber& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
-    return p.next_due(Time{now}, live, free, Duration{round_trip});
-  }, nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"), nb::arg("round_trip") = 0)
-      .def("on_answer", [](EvProber& p, std::uint16_t ev, std::int64_t now) { return p.on_answer(ev, Time{now}); })
-      .def_prop_ro("is_empty", &EvProber::empty)
+      .def("add", plain(&EvProber::add))
+      .def("set_none_left", plain(&EvProber::set_none_left))
+      .def("probe_port_now", plain(&EvProber::probe_port_now))
+      .def("next_due", plain(&EvProber::next_due), nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"),
+           nb::arg("round_trip") = 0)
+      .def("on_answer", plain(&EvProber::on_answer))
       .def_prop_ro("deadline", [](const EvProber& p) -> std::optional<std::int64_t> {
     if (p.deadline() == Time::never()) return std::nullopt;
     return p.deadline().ps;
@@ -169,10 +141,9 @@ void bind_ev_probe(nb::module_& m) {
 void bind_loss(nb::module_& m) {
   nb::class_<Loss>(m, "Loss")
       .def(nb::init<>())
-      .def("on_acked", [](Loss& l, std::int64_t now, std::int64_t sent_at,
-                          std::int64_t rtt) { l.on_acked(Time{now}, Time{sent_at}, Duration{rtt}); })
-      .def("on_lag", [](Loss& l, std::int64_t lag) { l.on_lag(Duration{lag}); })
-      .def("on_probe_answered", [](Loss& l, std::int64_t sent_at) { l.on_probe_answered(Time{sent_at}); })
+      .def("on_acked", plain(&Loss::on_acked))
+      .def("on_lag", plain(&Loss::on_lag))
+      .def("on_probe_answered", plain(&Loss::on_probe_answered))
       .def_prop_ro("latest_acked_sent", [](const Loss& l) { return l.latest_acked_sent().ps; })
       .def("on_sack_done", &Loss::on_sack_done)
       .def(
@@ -216,42 +187,6 @@ void bind_controller(nb::module_& m) {
   }).def_prop_ro("window", [](const Controller& c) { return c.window(1); });
 }
 
-void bind_send_queue(nb::module_& m) {
-  nb::class_<SendQueue>(m, "SendQueue")
-      .def(nb::init<>())
-      .def("push",
-           [](SendQueue& q, std::uint64_t wr_id, std::uint32_t packets, bool has_imm) {
-    WorkRequest request;
-    request.wr_id = wr_id;
-    request.has_imm = has_imm;
-    q.push(request, packets);
-  })
-      .def("cut",
-           [](SendQueue& q, std::uint32_t psn) {
-    if (q.is_cut()) raise_if(Error{Error::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
-    return q.cut(Psn(psn)).wr_id;
-  })
-      .def("confirm",
-           [](SendQueue& q) {
-    if (!q.has_sent_operation())
-      raise_if(Error{Error::Kind::usage, "confirm", "the oldest", "a message that was sent"});
-    q.confirm();
-  })
-      .def("waits_for_immediates",
-           [](const SendQueue& q, std::uint32_t most) { return !q.is_cut() && q.waits_for_immediates(most); })
-      .def_prop_ro("is_cut", &SendQueue::is_cut)
-      .def_prop_ro("is_at_first", &SendQueue::is_at_first)
-      .def_prop_ro("has_begun", &SendQueue::has_begun)
-      .def_prop_ro("has_sent_operation", &SendQueue::has_sent_operation)
-      .def("__len__", &SendQueue::size)
-      .def("rows", [](const SendQueue& q) {
-    nb::list rows;
-    for (std::size_t i = 0; i < q.size(); ++i)
-      rows.append(nb::make_tuple(q[i].wr_id, q[i].msn, q[i].rqmsn, q[i].is_sent, q.of(q[i].msn).wr_id));
-    return rows;
-  }, "One row a message: wr_id, MSN, RQMSN, is sent, and the wr_id of the one that has this MSN.");
-}
-
 void bind_silence(nb::module_& m) {
   nb::enum_<ProbeTimeout::ProbeAction>(m, "ProbeAction")
       .value("NONE", ProbeTimeout::ProbeAction::none)
@@ -269,12 +204,11 @@ void bind_silence(nb::module_& m) {
     new (self) ProbeTimeout();
     self->start(attributes, timestamps);
   }, nb::arg("attributes"), nb::arg("timestamps") = true)
-      .def("on_work", [](ProbeTimeout& s, std::int64_t now) { s.on_work(Time{now}); })
-      .def("on_first_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_first_sent(Time{now}); })
-      .def("on_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_sent(Time{now}); })
-      .def("on_new_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_new_sent(Time{now}); }, nb::arg("now") = 0)
-      .def("on_progress", [](ProbeTimeout& s, std::int64_t now) { s.on_progress(Time{now}); })
-      .def("on_path_found", [](ProbeTimeout& s, std::int64_t now) { s.on_path_found(Time{now}); })
+      .def("on_work", plain(&ProbeTimeout::on_work))
+      .def("on_sent", plain(&ProbeTimeout::on_sent))
+      .def("on_new_sent", plain(&ProbeTimeout::on_new_sent), nb::arg("now") = 0)
+      .def("on_progress", plain(&ProbeTimeout::on_progress))
+      .def("on_path_found", plain(&ProbeTimeout::on_path_found))
       .def("span", [](const ProbeTimeout& s, std::int64_t measured) { return s.span(Duration{measured}).ps; })
       .def("on_measured", &ProbeTimeout::on_measured)
       .def("due",
@@ -285,18 +219,14 @@ void bind_silence(nb::module_& m) {
            [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) {
     return s.deadline(Time{now}, Duration{span}, Time{conclusive}).ps;
   }, nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
-      .def("ask",
-           [](ProbeTimeout& s, std::int64_t now, bool in_flight, bool open) {
-    return s.ping(Time{now}, in_flight, open);
-  }, nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
-      .def("on_timeout", [](ProbeTimeout& s, std::int64_t now) { return s.on_timeout(Time{now}); })
+      .def("ask", plain(&ProbeTimeout::ping), nb::arg("now"), nb::arg("has_packets_in_flight") = true,
+           nb::arg("has_open_operation") = true)
+      .def("on_timeout", plain(&ProbeTimeout::on_timeout))
       .def("timeout", [](const ProbeTimeout& s, std::int64_t span) { return s.timeout(Duration{span}).ps; })
       .def("next_action", &ProbeTimeout::next_action, nb::arg("has_packets_in_flight") = true,
            nb::arg("can_solicit") = false)
       .def("on_action_done", &ProbeTimeout::on_action_done)
-      .def("solicit", &ProbeTimeout::solicit)
-      .def("on_probe_sent",
-           [](ProbeTimeout& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
+      .def("on_probe_sent", plain(&ProbeTimeout::on_probe_sent))
       .def("on_probe_answer",
            [](ProbeTimeout& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
     const auto probe = s.on_probe_answer(id);
@@ -305,13 +235,9 @@ void bind_silence(nb::module_& m) {
   })
       .def("on_retired", &ProbeTimeout::on_retired)
       .def("unprobed", &ProbeTimeout::unprobed)
-      .def("on_probed", [](ProbeTimeout& s, std::uint8_t port) { s.on_probed(port); })
-      .def("on_receiver_not_ready",
-           [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) {
-    s.on_receiver_not_ready(Time{now}, tx_count, Duration{span});
-  })
-      .def("on_trimmed", [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count,
-                            std::int64_t span) { s.on_trimmed(Time{now}, tx_count, Duration{span}); })
+      .def("on_probed", plain(&ProbeTimeout::on_probed))
+      .def("on_receiver_not_ready", plain(&ProbeTimeout::on_receiver_not_ready))
+      .def("on_trimmed", plain(&ProbeTimeout::on_trimmed))
       .def("is_backing_off", [](const ProbeTimeout& s, std::int64_t now) { return s.is_backing_off(Time{now}); })
       .def_prop_ro("is_probing", &ProbeTimeout::is_probing)
       .def_prop_ro("is_persistent", &ProbeTimeout::is_persistent)
@@ -326,7 +252,6 @@ void bind_parts(nb::module_& m) {
   bind_ev_probe(m);
   bind_loss(m);
   bind_controller(m);
-  bind_send_queue(m);
   bind_silence(m);
 }
 

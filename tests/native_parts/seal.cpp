@@ -73,7 +73,6 @@ void bind_seal_parts(nb::module_& m) {
   m.def("seal_expand", [](const nb::bytes& secret, const nb::bytes& label) {
     return to_python(hkdf_expand(secret_of(secret, "secret"), {label.c_str(), label.size()}));
   });
-  m.def("measure_cipher", [](Cipher cipher, std::size_t bytes) { return measure(cipher, bytes); });
   nb::class_<ReplayWindow>(m, "ReplayWindow")
       .def(nb::init<>())
       .def_ro_static("size", &ReplayWindow::size)

@@ -53,15 +53,8 @@ def play(tmp_path: Path) -> Play:
             environment["SOFTMRC_SANITIZER"] = SANITIZER
             # Before version 11 nobody says when it is over, and threads are left to the end of the process.
             environment["TSAN_OPTIONS"] = os.environ.get("TSAN_OPTIONS", "") + ":report_thread_leaks=0"
-        command = [
-            str(programs.path("nccl_harness")),
-            str(plugin_path()),
-            str(version),
-            str(processes),
-            story,
-            *map(str, numbers),
-        ]
-        return Story(command, environment)
+        words = (programs.path("nccl_harness"), plugin_path(), version, processes, story, *numbers)
+        return Story([str(word) for word in words], environment)
 
     return begin
 

@@ -27,20 +27,9 @@ def carried(harness, lab: Lab, **more: str) -> dict[int, int]:
     """By each link, while messages go from host 0 to host 2 and back."""
     before = lab.packets()
     with lab.inside("host0"):
-        harness(
-            11,
-            2,
-            "traffic",
-            1,
-            6,
-            1,
-            SOFTMRC_PLANES="",
-            SOFTMRC_FABRIC=str(lab.record.file),
-            SOFTMRC_HOST="0",
-            HARNESS_OTHER_HOST="2",
-            HARNESS_OTHER_NETNS=f"/run/netns/{lab.namespace(Node(Tier.HOST, 0, 2))}",
-            **more,
-        )
+        more |= {"SOFTMRC_PLANES": "", "SOFTMRC_FABRIC": str(lab.record.file), "SOFTMRC_HOST": "0"}
+        other = f"/run/netns/{lab.namespace(Node(Tier.HOST, 0, 2))}"
+        harness(11, 2, "traffic", 1, 6, 1, HARNESS_OTHER_HOST="2", HARNESS_OTHER_NETNS=other, **more)
     return {link: now - before[link] for link, now in lab.packets().items()}
 
 

@@ -98,7 +98,7 @@ def test_memory_is_let_go_of_with_requests_pending(harness, story: str, processe
 @pytest.mark.parametrize("size", [1000, 300_000])
 def test_who_leaves_first_is_still_heard(harness, version: int, size: int) -> None:
     for _ in range(3):
-        harness(version, 2, "last_word", size, SOFTMRC_FAULTS="drop=0.1")
+        harness(version, 2, "leaves_first", size, SOFTMRC_FAULTS="drop=0.1")
 
 
 @pytest.mark.process
@@ -284,11 +284,5 @@ def test_it_stays_once_it_is_loaded_and_needs_only_the_c_library() -> None:
     assert "soname: [libnccl-net.so]" in listed, "by which NCCL asks for it when it starts anew in a process"
     needed = set(re.findall(r"NEEDED.*\[(lib[^\]]+)\]", listed))
     if "SOFTMRC_SANITIZER" not in os.environ:
-        assert {name.split(".")[0] for name in needed} <= {
-            "libc",
-            "libm",
-            "libpthread",
-            "libdl",
-            "libgcc_s",
-            "libcrypto",
-        }
+        usual = {"libc", "libm", "libpthread", "libdl", "libgcc_s", "libcrypto"}
+        assert {name.split(".")[0] for name in needed} <= usual

@@ -25,18 +25,8 @@ def rows(**of_the_slow_one: Any) -> list[dict[str, Any]]:
 def left(*evs: int, at_s: float = 0.02) -> list[dict[str, Any]]:
     at = START + 0.1 * SLOW_ONE + at_s
     said = "queue pair 34: path {} on plane {} is assumed bad, 3 packets lost there so far"
-    return [
-        {
-            "type": "ev_state",
-            "at": at,
-            "plane": n % PLANES,
-            "qpn": QPN,
-            "ev": n,
-            "code": 2,
-            "text": said.format(n, n % PLANES),
-        }
-        for n in evs
-    ]
+    known = {"type": "ev_state", "at": at, "qpn": QPN, "code": 2}
+    return [known | {"plane": n % PLANES, "ev": n, "text": said.format(n, n % PLANES)} for n in evs]
 
 
 @pytest.mark.parametrize(

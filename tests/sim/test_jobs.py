@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import json
 import random
 import re
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.sim.small import merge
+from tests.sim.test_report import y_of
 from typer.testing import CliRunner
 
 from softmrc import sim
@@ -218,16 +218,17 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
         sim.run(file)
 
 
-def test_what_is_missing_is_named() -> None:
-    for model, words in (({"layers": 2}, "workload.model.hidden"), (None, "workload.model is missing")):
-        work = {"kind": "job"} | ({"model": model} if model else {})
-        with pytest.raises(ConfigError, match=words):
-            sim.parse(TABLE | {"workload": work})
-
-
-def test_jobs_need_collectives_of_ours() -> None:
-    with pytest.raises(ConfigError, match="RoCE, which has no collectives"):
-        sim.parse(TABLE | {"transport": {"kind": "roce"}})
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"workload": {"kind": "job", "model": {"layers": 2}}}, "workload.model.hidden"),
+        ({"workload": {"kind": "job"}}, "workload.model is missing"),
+        ({"transport": {"kind": "roce"}}, "RoCE, which has no collectives"),
+    ],
+)
+def test_what_is_missing_is_named(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        sim.parse(TABLE | table)
 
 
 def test_programs_that_do_not_fit_are_refused() -> None:
@@ -305,8 +306,7 @@ def test_the_distribution_of_a_jobs_flows_leaves_out_computing() -> None:
     """It ended at a twentieth, because tasks in which nothing is sent counted as flows that never arrive."""
     result, _ = run(parallel={"pp": 4, "micro_batches": 8})
     assert not result.is_sent.all()
-    data = report.fct_plot([result]).split("data-plot='")[1].split("'")[0]
-    assert json.loads(html.unescape(data))["series"][0]["y"][-1] == 1
+    assert y_of(report.fct_plot([result]))[-1] == 1
     alone, _ = run()
     assert not alone.is_sent.any() and "<h2>How long flows took</h2>" not in report.page([alone])
 

@@ -18,6 +18,12 @@ from softmrc.sim import report
 FAULT = {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}, "at_us": 5.0, "for_us": 5.0, "label": "a <cable>"}
 
 
+def y_of(drawn: str) -> list[float]:
+    """Of the only line of a plot."""
+    (found,) = json.loads(html.unescape(re.search("data-plot='([^']*)'", drawn)[1]))["series"]  # type: ignore[index]
+    return found["y"]
+
+
 @pytest.fixture(scope="module")
 def results() -> list[sim.Result]:
     changes = {"faults": {"events": [FAULT]}, "compare": [{"name": "one & only", "fabric": {"planes": 1}}]}
@@ -68,16 +74,13 @@ def test_ticks_are_round_and_inside(low: float, high: float) -> None:
 def test_a_distribution_ends_where_the_flows_that_arrived_end() -> None:
     """Thirteen of a hundred flows are done: the line must not reach 1."""
     took = np.r_[np.linspace(10, 20, 13), np.full(87, np.nan)]
-    drawn = plots.cdf_chart([plots.Series("stuck", took, took)], "µs")
-    (found,) = json.loads(html.unescape(re.search("data-plot='([^']*)'", drawn)[1]))["series"]  # type: ignore[index]
-    assert max(found["y"]) == pytest.approx(0.13)
+    assert max(y_of(plots.cdf_chart([plots.Series("stuck", took, took)], "µs"))) == pytest.approx(0.13)
 
 
 def test_steps_that_never_ended_are_a_gap_and_not_zero() -> None:
     line = plots.Series("stuck", np.arange(1, 5), np.array([100.0, 120.0, np.nan, np.nan]))
     drawn = plots.line_chart([line], "step", "µs")
-    (found,) = json.loads(html.unescape(re.search("data-plot='([^']*)'", drawn)[1]))["series"]  # type: ignore[index]
-    assert found["y"] == [100.0, 120.0, None, None]
+    assert y_of(drawn) == [100.0, 120.0, None, None]
     (path,) = re.findall(r'class="line"[^>]* d="([^"]*)"', drawn)
     assert path.count(",") == 2 and "nan" not in drawn
 
@@ -104,13 +107,7 @@ def test_heat_maps_have_a_scale(results: list[sim.Result]) -> None:
 
 
 def test_what_breaks_after_the_first_run_is_over_is_shaded_for_the_others() -> None:
-    event = {
-        "kind": "down",
-        "link": {"plane": 0, "leaf": 1, "spine": 2},
-        "at_us": 60.0,
-        "for_us": 5.0,
-        "label": "a cable goes",
-    }
+    event = FAULT | {"at_us": 60.0, "label": "a cable goes"}
     slow = {"name": "slow", "workload": {"message_bytes": 4_000_000}}
     results = sim.run_all(sim.parse(table(faults={"events": [event]}, compare=[slow])))
     assert results[0].simulated_us < 60 < results[1].simulated_us

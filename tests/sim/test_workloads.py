@@ -180,19 +180,19 @@ trigger id 2 oneshot
 """
 
 
+def run_file(folder: Path, name: str, text: str) -> sim.Result:
+    (folder / name).write_text(text)
+    table = scenario().table | {"workload": {"kind": "flows", "path": name}}
+    return sim.run(sim.parse(table, str(folder / "scenario.toml")))
+
+
 @pytest.mark.parametrize(("name", "text"), [("f.csv", CSV), ("f.toml", TOML), ("f.cm", MATRIX)])
 def test_flows_from_a_file(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    table = scenario().table | {"workload": {"kind": "flows", "path": name}}
-    result = sim.run(sim.parse(table, str(tmp_path / "scenario.toml")))
+    result = run_file(tmp_path, name, text)
     assert result.verdict
     rows = {(int(f["source"]), int(f["destination"])): f for f in result.flows}
-    assert {ends: int(f["bytes"]) for ends, f in rows.items()} == {
-        (0, 4): 10000,
-        (4, 8): 10000,
-        (8, 12): 10000,
-        (1, 5): 5000,
-    }
+    sizes = {ends: int(f["bytes"]) for ends, f in rows.items()}
+    assert sizes == {(0, 4): 10000, (4, 8): 10000, (8, 12): 10000, (1, 5): 5000}
     assert rows[4, 8]["start_ps"] == rows[0, 4]["delivered_ps"]
     assert rows[8, 12]["start_ps"] == rows[4, 8]["delivered_ps"]
     assert rows[1, 5]["start_ps"] == 2_500_000
@@ -220,7 +220,5 @@ def test_flows_from_a_file(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_bad_flow_files_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
-    (tmp_path / name).write_text(text)
-    table = scenario().table | {"workload": {"kind": "flows", "path": name}}
     with pytest.raises(ConfigError, match=message):
-        sim.run(sim.parse(table, str(tmp_path / "scenario.toml")))
+        run_file(tmp_path, name, text)

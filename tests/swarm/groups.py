@@ -9,13 +9,13 @@ ended with words that name a rank which gave cause. Nobody is left without an an
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 import sys
 import time
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from . import group_model
 from .checkers import Violation
 from .group_draw import draw_group
 from .group_plan import RECEIVE, SEND, GroupPlan, Share, Span
-from .swarm import guarded
+from .swarm import play, seeds_of_arguments
 
 PS_PER_US = 1_000_000
 END_OF_TIME_PS = 2**63 - 1
@@ -273,32 +273,15 @@ def run_group(seed: int, *, repeat: bool = False) -> Outcome:
     return outcome
 
 
-def play_groups(seeds: range | list[int]) -> list[Outcome | str]:
-    """What came of each seed; of a failure, one line that reproduces it."""
-    found: list[Outcome | str] = []
-    for seed in seeds:
-        line = f"python -m tests.swarm.groups --seed {seed}"
-        try:
-            with guarded(line):
-                found.append(run_group(seed, repeat=seed % 8 == 0))
-        except AssertionError as error:
-            found.append(f"{line}   # {error}")
-    return found
+def play_groups(seeds: Iterable[int]) -> Iterator[Outcome | str]:
+    return play(seeds, lambda seed: run_group(seed, repeat=seed % 8 == 0), "python -m tests.swarm.groups --seed {}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, help="one seed")
-    parser.add_argument("--seeds", default="0:200", help="FIRST:LAST, LAST left out")
-    parser.add_argument("--show", action="store_true", help="print the plan of --seed")
-    args = parser.parse_args()
-    first, last = (args.seed, args.seed + 1) if args.seed is not None else map(int, args.seeds.split(":"))
-    if args.show:
-        print(draw_group(first))
+    seeds = seeds_of_arguments(__doc__, draw_group)
     started = time.perf_counter()
     failures, total, packets, calls = 0, 0, 0, Counter[str]()
-    for seed in range(first, last):
-        (found,) = play_groups([seed])
+    for found in play_groups(seeds):
         if isinstance(found, str):
             print(found, flush=True)
             failures += 1

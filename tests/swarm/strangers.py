@@ -10,13 +10,12 @@ import struct
 from random import Random
 from typing import Any
 
+import packer
+from packer import ACK, FIRST, LAST_IMM, NACK, ONLY_IMM, PROBE, REQUEST, RESPONSE, SACK, bth
 from softmrc.config import InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import Endpoint, QueuePair, Trim
 from softmrc.engine.pair import Pair
 
-FIRST, LAST_WRITE = 0xC6, 0xCB
-ACK, REQUEST, RESPONSE, SACK, NACK, PROBE = 0xD1, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE
-HAS_IMMEDIATE = (0xC9, 0xCB)
 NODE = 2
 # Everything but "unexpected event", which ends a connection by right.
 NACK_REASONS = (0x01, 0x02, 0x06, 0x07, 0x0A, 0x0B, 0x00, 0x30)
@@ -27,36 +26,35 @@ WAYS += (("init", "rtr", "rts", "error"), ("init", "rtr", "rts", "destroy"), ("i
 QPN, NOBODY, RKEY, MTU = 0x3000, 0x3FFF, 0x300, 512
 
 
-def bth(opcode: int, dqp: int, psn: int, flags: int = 0, pad: int = 0) -> bytes:
-    return struct.pack(">BBHII", opcode, pad << 4, 0xFFFF, dqp, flags << 24 | psn & 0xFFFFFF)
-
-
 def nack(dqp: int, psn: int, reason: int, ticks: int, source: int) -> bytes:
     """`source` is the queue pair that it claims to come from."""
-    raw = bth(NACK, dqp, psn) + struct.pack(">HBBIHH", 0, reason, 0, 0, source & 0xFFFF, dqp & 0xFFFF)
-    return raw + struct.pack(">IBBH", psn & 0xFFFFFF, 0, 0, ticks)
+    return packer.nack(dqp, psn, reason, ticks=ticks, spdcid=source & 0xFFFF)
 
 
 def write(rng: Random, dqp: int, psn: int) -> bytes:
-    opcode = rng.randint(FIRST, LAST_WRITE)
+    opcode = rng.randint(FIRST, ONLY_IMM)
     size = rng.choice([0, 4, 64, MTU])
     flags = rng.choice([0, 0x80, 0x20, 0x10, 0xB0])
-    raw = bth(opcode, dqp, psn, flags) + struct.pack(">HH", rng.randrange(4), rng.randrange(4))
-    if flags & 0x10:
-        raw += struct.pack(">HBB", rng.getrandbits(16), 0, 1)
-    raw += struct.pack(
-        ">QII", rng.choice([0, 100]), rng.choice([RKEY, RKEY, 9]), rng.choice([size, 2 * MTU, MTU + size])
-    )
-    if opcode in HAS_IMMEDIATE:
-        raw += struct.pack(">I", rng.getrandbits(32))
-    return raw + bytes(size)
+    rqmsn, msn = rng.randrange(4), rng.randrange(4)
+    ticks = rng.getrandbits(16) if flags & 0x10 else None
+    va, rkey, dmalen = rng.choice([0, 100]), rng.choice([RKEY, RKEY, 9]), rng.choice([size, 2 * MTU, MTU + size])
+    imm = rng.getrandbits(32) if opcode in (LAST_IMM, ONLY_IMM) else None
+    return packer.write(
+        dqp, psn, bytes(size), opcode=opcode, va=va, rkey=rkey, dmalen=dmalen, msn=msn, rqmsn=rqmsn, imm=imm,
+        ticks=ticks, ack_request=bool(flags & 0x80), rtx=bool(flags & 0x20),
+    )  # fmt: skip
 
 
 def sack(rng: Random, dqp: int, psn: int) -> bytes:
-    raw = bth(SACK, dqp, psn) + struct.pack(">BBH", 0, rng.choice([0, 2, 0x20, 0x40]), rng.choice([0, 1, 0xFFFF]))
-    raw += struct.pack(">IHHI", rng.getrandbits(32), rng.choice([NOBODY, 0]), dqp & 0xFFFF, psn & 0xFFFFFF)
-    raw += struct.pack(">BBhQ", 0, rng.choice([0, 8, 255]), rng.choice([1, -3, 600]), rng.getrandbits(64))
-    return raw + struct.pack(">HHI", rng.getrandbits(16), rng.randrange(9), rng.getrandbits(32))
+    flags, offset = rng.choice([0, 2, 0x20, 0x40]), rng.choice([0, 1, 0xFFFF])
+    about = {"probe_id": offset} if flags == 2 else {"ack_psn": psn + offset - (offset >> 15 << 16)}
+    entropy, source = rng.getrandbits(32), rng.choice([NOBODY, 0])
+    mpr, base, bitmap = rng.choice([0, 8, 255]), psn + rng.choice([1, -3, 600]), rng.getrandbits(64)
+    ticks, ooo, word = rng.getrandbits(16), rng.randrange(9), rng.getrandbits(32)
+    return packer.sack(
+        dqp, psn, **about, mark=flags >> 5, entropy=entropy, mpr=mpr, base=base, bitmap=bitmap, ticks=ticks, ooo=ooo,
+        restore=bool(word >> 31), penalty=word >> 24 & 0x7F, rcvd_bytes=(word & 0xFFFFFF) << 8, spdcid=source,
+    )  # fmt: skip
 
 
 def any_packet(rng: Random, dqp: int) -> bytes:
@@ -70,7 +68,7 @@ def any_packet(rng: Random, dqp: int) -> bytes:
         return nack(dqp, psn, rng.choice([*NACK_REASONS, FATAL]), rng.getrandbits(16), rng.choice([NOBODY, 0]))
     if kind == ACK:
         syndrome = rng.choice([0x1F, 0x1F, 0x61, 0x62, 0x63, 0x20])
-        return bth(ACK, dqp, psn) + struct.pack(">I", syndrome << 24 | rng.choice([0, 3, 0xFFFF]))
+        return packer.ack(dqp, psn, rng.choice([0, 3, 0xFFFF]), syndrome)
     if kind == PROBE:
         pdcids = (rng.choice([NOBODY, 0]), dqp & 0xFFFF)
         return bth(PROBE, dqp, psn) + struct.pack(">HBBHHHHHBB", 0, 0, 0, rng.getrandbits(16), 0, *pdcids, 7, 0, 1)
@@ -110,7 +108,7 @@ class Victims:
     def suffer(self, count: int, rng: Random) -> None:
         for _ in range(count):
             raw: Any = any_packet(rng, QPN + rng.randrange(len(WAYS) + 1))
-            is_write = FIRST <= raw[0] <= LAST_WRITE
+            is_write = FIRST <= raw[0] <= ONLY_IMM
             trim = Trim.TRIMMED if is_write and rng.random() < 0.2 else Trim.NONE
             if trim == Trim.TRIMMED:
                 raw = raw[: 12 + 4 + (4 if raw[8] & 0x10 else 0) + 16]

@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from softmrc.config import EvFormat, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import CompletionStatus, MemoryRegion, QpState, QueuePair
@@ -40,29 +41,13 @@ from .strangers import NACK_REASONS, Victims, nack
 
 SILENCES = 16  # one after the other, at the end of a transfer
 REPORTED = [
-    "packets_retransmitted",
-    "lost_same_ev",
-    "lost_across_evs",
-    "lost_timeout",
-    "lost_nacked",
-    "loss_spurious",
-    "evs_demoted",
-    "evs_revived",
-    "evs_restored",
-    "timeouts",
-    "tail_probes",
-    "marks_received",
-    "packets_trimmed",
-]
+    "packets_retransmitted", "lost_same_ev", "lost_across_evs", "lost_timeout", "lost_nacked", "loss_spurious",
+    "evs_demoted", "evs_revived", "evs_restored", "timeouts", "tail_probes", "marks_received", "packets_trimmed",
+]  # fmt: skip
 HONEST = [
-    "refused_malformed",
-    "refused_unknown_qp",
-    "refused_wrong_peer",
-    "refused_remote_access",
-    "refused_invalid_request",
-    "refused_unknown_peer",
-    "acks_refused",
-]
+    "refused_malformed", "refused_unknown_qp", "refused_wrong_peer", "refused_remote_access",
+    "refused_invalid_request", "refused_unknown_peer", "acks_refused",
+]  # fmt: skip
 # What the packets of a process that is gone run into.
 AFTER_RESTART = {"refused_unknown_qp", "acks_refused"}
 
@@ -512,11 +497,6 @@ def run_seed(seed: int, *, repeat: bool = False, starts_at_us: float | None = No
     return outcome
 
 
-def is_repeated(seed: int) -> bool:
-    """One seed in eight is played three times."""
-    return seed % 8 == 0
-
-
 @contextmanager
 def guarded(line: str, limit_s: float = 60.0) -> Iterator[None]:
     """What never comes back stops the process, with the line that reproduces it."""
@@ -534,38 +514,42 @@ def guarded(line: str, limit_s: float = 60.0) -> Iterator[None]:
         watchdog.cancel()
 
 
-def run_guarded(seed: int) -> Outcome:
-    with guarded(f"make swarm SEED={seed}"):
-        return run_seed(seed, repeat=is_repeated(seed))
+T = TypeVar("T")
 
 
-def play_each(seeds: range | list[int]) -> Iterator[Outcome | str]:
+def play(seeds: Iterable[int], run: Callable[[int], T], command: str) -> Iterator[T | str]:
     """What came of each seed; of a failure, one line that reproduces it."""
     for seed in seeds:
+        line = command.format(seed)
+        found: T | str
         try:
-            yield run_guarded(seed)
+            with guarded(line):
+                found = run(seed)
         except AssertionError as error:
-            yield f"make swarm SEED={seed}   # {error}"
+            found = f"{line}   # {error}"
+        yield found
 
 
-def run_seeds(seeds: range | list[int]) -> list[str]:
-    """The failures among them."""
-    return [found for found in play_each(seeds) if isinstance(found, str)]
+def play_each(seeds: Iterable[int]) -> Iterator[Outcome | str]:
+    """One seed in eight is played three times."""
+    return play(seeds, lambda seed: run_seed(seed, repeat=seed % 8 == 0), "make swarm SEED={}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, help="one seed, played three times")
+def seeds_of_arguments(what: str | None, show: Callable[[int], object]) -> range:
+    """Those that the command line names; the plan of the first is shown if that is wanted."""
+    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--seeds", default="0:200", help="FIRST:LAST, LAST left out")
     parser.add_argument("--show", action="store_true", help="print the plan of --seed")
     args = parser.parse_args()
-    if args.seed is not None:
-        seeds: range | list[int] = [args.seed]
-        if args.show:
-            print(draw_plan(args.seed))
-    else:
-        first, last = args.seeds.split(":")
-        seeds = range(int(first), int(last))
+    first, last = (args.seed, args.seed + 1) if args.seed is not None else map(int, args.seeds.split(":"))
+    if args.show:
+        print(show(first))
+    return range(first, last)
+
+
+def main() -> int:
+    seeds = seeds_of_arguments(__doc__, draw_plan)
     started = time.perf_counter()
     outcomes, failures, total = [], 0, Counter[str]()
     for found in play_each(seeds):

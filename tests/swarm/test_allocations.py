@@ -7,18 +7,15 @@ but it must not depend on how many packets there are.
 from __future__ import annotations
 
 import gc
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from softmrc import _core
-from softmrc.cli import app
 from softmrc.config import CcProfile, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.engine.pair import Pair, PairConfig
-from softmrc_bench import _native, engine
+from softmrc_bench import _native
 from softmrc_bench.allocations import allocations, are_counted
 
 
@@ -110,16 +107,3 @@ def test_what_the_core_allocates_is_counted_and_given_back() -> None:
 def test_only_what_is_loaded_can_be_watched(tmp_path: Path) -> None:
     assert _native.watch_allocations(str(tmp_path / "nothing.so")) == 0
     assert _native.watch_allocations(_core.__file__) > 0
-
-
-def test_a_bench_without_a_count_has_all_other_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the core was linked with its own operator new."""
-    monkeypatch.setattr(engine, "are_counted", lambda: False)
-    for name, found in (("throughput", 1.0), ("bypass", [1.0]), ("false_bad", 0)):
-        monkeypatch.setattr(engine, name, lambda *_, found=found, **__: found)
-    done = CliRunner().invoke(app, ["bench", "engine", "--quick", "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
-    assert [found[f"qp_bytes_{kind}"] for kind in ("idle", "active", "full")] == [None] * 3
-    assert all(found[figure.key] is not None for figure in engine.FIGURES if "bytes" not in figure.key)
-    assert "—" in CliRunner().invoke(app, ["bench", "engine", "--quick"]).output

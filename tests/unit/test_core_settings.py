@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from softmrc import _core, config
-from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes, to_native
+from softmrc.config import (
+    CcProfile,
+    EndpointConfig,
+    EvFormat,
+    EvMode,
+    EvProfile,
+    InitAttributes,
+    RtrAttributes,
+    RtsAttributes,
+    to_native,
+)
 from softmrc.engine import Endpoint
 from softmrc.errors import ConfigError
+from softmrc.wire import EvField
 
 DECLARED = _core.settings()
 BOUNDED = [
@@ -29,9 +40,14 @@ NEEDS: dict[str, dict[str, Any]] = {
 UNREACHED = {("spares", 1024)}
 
 
-def use(settings: Any) -> None:
+def made(cls: type, **given: Any) -> Any:
+    """Such settings, which are good but for what is given."""
+    return cls(**({"dest_qpn": 3} if cls is RtrAttributes else {}) | given)
+
+
+def use(settings: Any, ports: int = 1) -> None:
     """Has the core judge them."""
-    endpoint = Endpoint(settings if isinstance(settings, EndpointConfig) else EndpointConfig())
+    endpoint = Endpoint(settings if isinstance(settings, EndpointConfig) else EndpointConfig(ports=ports))
     if isinstance(settings, EvProfile):
         endpoint.add_ev_profile(settings)
         return
@@ -44,8 +60,7 @@ def use(settings: Any) -> None:
     endpoint.add_peer()
     qp = endpoint.create_qp(16)
     qp.init(settings if isinstance(settings, InitAttributes) else InitAttributes())
-    rtr = settings if isinstance(settings, RtrAttributes) else RtrAttributes()
-    qp.rtr(0, rtr if rtr.dest_qpn else dataclasses.replace(rtr, dest_qpn=3))
+    qp.rtr(0, settings if isinstance(settings, RtrAttributes) else made(RtrAttributes))
     if isinstance(settings, RtsAttributes):
         qp.rts(0, settings)
 
@@ -84,13 +99,61 @@ def test_bounds_are_where_they_are_said_to_be(kind: str, name: str, bounds: tupl
     cls = getattr(config, kind)
     for end, beyond in zip(bounds, (-math.inf, math.inf), strict=True):
         if (name, end) not in UNREACHED:
-            use(cls(**NEEDS.get(name, {}) | {name: end}))
+            use(made(cls, **NEEDS.get(name, {}) | {name: end}))
         outside = math.nextafter(end, beyond) if isinstance(end, float) else end + (1 if beyond > 0 else -1)
         if name.endswith("_us"):
             outside = end + math.copysign(max(1e-5, abs(end) * 1e-9), beyond)  # the core counts picoseconds
         with pytest.raises(ConfigError) as caught:
-            use(cls(**NEEDS.get(name, {}) | {name: outside}))
+            use(made(cls, **NEEDS.get(name, {}) | {name: outside}))
         assert caught.value.field == name
+        assert caught.value.allowed and str(caught.value).startswith(f"{name} = ")
+
+
+NAN, INF, FLAG = float("nan"), float("inf"), ["yes", None, 2.5]
+# What is wrong beside what lies outside of bounds.
+BAD: dict[type, dict[str, list[Any]]] = {
+    EndpointConfig: {"ports": ["x"], "seed": [-1, 1 << 64], "secret": [-1, 1 << 64]} | dict.fromkeys(
+        ("timestamps", "trim_nack", "peer_trim_nack", "sack_first_packet", "announces_ports", "proves_addresses"), FLAG
+    ),
+    EvProfile: {
+        "count": [3], "spares": [1], "min_active": [129], "skips_congested": FLAG, "leaves_slow_ports": FLAG,
+        "mode": ["auto"], "format": ["srv6", EvFormat.SRV6], "widths": [(0,), (33,), ("x",)],
+        "fields": [(EvField(8),), ("x",)], "entries": [((1, 0),)],
+    },
+    CcProfile: {
+        "algorithm": ["cubic", "", 1], "base_rtt_us": [NAN, INF], "max_window_bdp": [NAN], "gamma": [NAN],
+        "learn_base_rtt": FLAG, "trimming": FLAG, "each_port": FLAG,
+    },
+    InitAttributes: {key: [1] for key in ("ev_profile", "cc_profile", "send_cq", "recv_cq", "domain")}
+    | {key: [-1, 1 << 16] for key in ("hint_qps_per_peer", "hint_send_peers", "hint_receive_peers")},
+    RtrAttributes: {
+        "peer": [1], "dest_qpn": [2], "mtu": [514], "dynamic_mpr": ["x"], "port_key": [-1, 1 << 64],
+        "peer_port_key": [-1, 1 << 64],
+    },
+}  # fmt: skip
+CASES = [(cls, name, value) for cls, table in BAD.items() for name, values in table.items() for value in values]
+
+
+def test_every_field_has_bounds_or_a_bad_value() -> None:
+    bounded = {(kind, name) for kind, name, _ in BOUNDED}
+    for kind in DECLARED:
+        cls = getattr(config, kind)
+        left = {one.name for one in dataclasses.fields(cls) if (kind, one.name) not in bounded}
+        assert left <= set(BAD.get(cls, ())), kind
+
+
+@pytest.mark.parametrize(("cls", "name", "value"), CASES, ids=[f"{cls.__name__}.{name}" for cls, name, _ in CASES])
+def test_a_value_that_will_not_do_is_named(cls: type, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(made(cls, **{name: value}), ports=2)
+    assert caught.value.field.startswith(name)
+    assert caught.value.allowed and str(caught.value).startswith(f"{caught.value.field} = ")
+
+
+@pytest.mark.parametrize("entries", [(), ((1, 0), (2, 0)), ((1, 0), (2, 5)), ((1 << 40, 0),)])
+def test_entries_that_will_not_do(entries: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ConfigError, match=r"^entries"):
+        use(EvProfile(mode=EvMode.EXPLICIT, count=2, entries=entries), ports=2)
 
 
 def test_a_name_is_one_settings_alone() -> None:

@@ -15,6 +15,14 @@ def write(rig: Rig, psn: int, msn: int, data: bytes = b"hello") -> bytes:
     return packer.write(QPN, psn, data, va=rig.va, rkey=RKEY, msn=msn, ticks=psn + 100)
 
 
+def departed() -> Rig:
+    """One that has taken a message, and is gone."""
+    rig = Rig()
+    rig.receive(write(rig, 0, 0))
+    rig.qp.destroy(rig.now)
+    return rig
+
+
 # spec: departed
 def test_what_was_owed_when_the_queue_pair_went_is_sent() -> None:
     rig = Rig()
@@ -62,9 +70,7 @@ def test_an_immediate_that_found_no_receive_stays_refused() -> None:
 
 
 def test_only_questions_of_its_own_peer_are_answered() -> None:
-    rig = Rig()
-    rig.receive(write(rig, 0, 0))
-    rig.qp.destroy(rig.now)
+    rig = departed()
     stranger = rig.endpoint.add_peer()
     rig.refusals()
     assert not rig.receive(write(rig, 0, 0), peer=stranger)
@@ -81,17 +87,13 @@ def test_a_queue_pair_that_never_met_a_peer_leaves_nothing() -> None:
 
 
 def test_a_number_that_is_used_again_belongs_to_the_new_one() -> None:
-    rig = Rig()
-    rig.receive(write(rig, 0, 0))
-    rig.qp.destroy(rig.now)
+    rig = departed()
     rig.endpoint.create_qp(QPN)
     assert not rig.receive(write(rig, 0, 0))
 
 
 def test_a_flood_of_questions_is_not_hoarded_nor_are_the_departed() -> None:
-    rig = Rig()
-    rig.receive(write(rig, 0, 0))
-    rig.qp.destroy(rig.now)
+    rig = departed()
     for _ in range(5000):
         rig.endpoint.handle_datagram(rig.now, write(rig, 0, 0), peer=rig.peer)
     assert len(rig.drain()) <= 1024

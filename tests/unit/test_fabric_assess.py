@@ -18,7 +18,6 @@ from softmrc.planner import summary
 from softmrc.planner.plan import DesignSpec, Prices, compare
 from softmrc.planner.report import assess_html, plan_html
 from softmrc.planner.sensitivity import BreakEven
-from softmrc_bench.lab import BIN_S, first_recovery_s
 
 LAB = Shape(planes=4, hosts=8, hosts_per_leaf=2, spines=4)
 TREE = Shape(planes=2, hosts=12, hosts_per_leaf=2, spines=2, pods=3, cores_per_spine=2)
@@ -86,22 +85,6 @@ def test_reports_are_one_file_each() -> None:
         assert not re.findall(r"<(link|img)\b|src=", page) and "http" not in page.replace("http://www.w3.org", "")
         assert "prefers-color-scheme:dark" in page and "data-plot" in page
         assert "<svg" in page
-
-
-@pytest.mark.parametrize(
-    ("rates", "seconds"),
-    [
-        ([1.0] * 50, 0.0),
-        ([1.0, 0.7, 1.2] + [1.0] * 50, 0.0),  # one restless bin
-        ([0.2] * 3 + [1.0] * 50, 3 * BIN_S),
-        ([0.2] * 50, None),
-        ([1.0] * 30 + [0.2] * 3 + [1.0] * 20, 0.0),  # long after the failure: noise, not the failure
-        ([1.0, 0.2, 1.0, 0.2, 0.2, 0.2, 1.0, 1.0, 1.0, 1.0, 1.0], 6 * BIN_S),
-    ],
-)
-def test_recovery_is_the_first_hundred_milliseconds_at_the_threshold(rates: list[float], seconds: float | None) -> None:
-    found = first_recovery_s(rates, 0.9)
-    assert found == seconds if seconds is None else found == pytest.approx(seconds)
 
 
 @pytest.mark.slow

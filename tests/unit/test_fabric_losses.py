@@ -169,19 +169,13 @@ def test_mrc_never_loses_more_than_what_stops_as_well(seed: int) -> None:
     """The same parts break, the same policy is followed: riding a failure out is not worse than stopping, unless it is
     ridden out only to stop for a swap after all."""
     d = drawn(seed)
-    for policy in ("repair", "degraded"):
-        mrc, roce = (closed_form.losses(d, t, policy) for t in TRANSPORTS)
-        assert mrc.lost <= roce.lost + 1e-9
-        assert mrc.stops_per_month <= roce.stops_per_month + 1e-9
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_parts_are_shares(seed: int) -> None:
-    d = drawn(seed)
     for policy in POLICIES:
-        for transport in TRANSPORTS:
-            found = closed_form.losses(d, transport, policy)
-            assert all(getattr(found, part) >= -1e-12 for part in PARTS) and 0 <= found.lost <= 1 + 1e-9
+        mrc, roce = (closed_form.losses(d, t, policy) for t in TRANSPORTS)
+        for found in (mrc, roce):
+            assert all(getattr(found, part) >= -1e-12 for part in PARTS) and 0 <= found.lost <= 1 + 1e-9, "shares"
+        if policy != "swap":
+            assert mrc.lost <= roce.lost + 1e-9
+            assert mrc.stops_per_month <= roce.stops_per_month + 1e-9
 
 
 @pytest.mark.parametrize(("planes", "hosts"), [(1, 32768), (4, 8192)])

@@ -207,29 +207,11 @@ def test_a_whole_window_without_delay_starts_the_fast_mode_and_delay_ends_it() -
     assert not both.model.fast
 
 
-def test_unmarked_beyond_the_target_grows_a_little() -> None:
-    both = Both()
-    before = both.shrink_to(20 * MTU)
-    for _ in range(8):
-        after = both.ack(delay=7 * US)
-    assert 0 < after - before < 2 * MTU
-
-
 def test_marked_with_slack_does_nothing() -> None:
     both = Both()
     before = both.shrink_to(20 * MTU)
     after = both.ack(marked=True, delay=2 * US, step=1)
     assert after - before == pytest.approx(both.model.eta), "only the periodic addition"
-
-
-def test_marked_with_slack_leaves_the_fast_mode_alone() -> None:
-    both = Both()
-    both.shrink_to(20 * MTU)
-    while not both.model.fast:
-        both.ack(delay=0)
-    both.ack(marked=True, delay=2 * US)
-    before = both.check()
-    assert both.ack(delay=0) - before >= both.model.fast_scale * MTU
 
 
 # spec: nscc-decrease
@@ -255,15 +237,6 @@ def test_quick_adapt_sets_the_window_to_what_arrived() -> None:
     assert both.check() == max(3 * MTU, MTU)
     ignoring = both.check()
     assert both.ack(marked=True, delay=30 * US, n=MTU) == ignoring, "marks of what was in flight say nothing new"
-
-
-def test_quick_adapt_never_happens_in_the_first_period() -> None:
-    both = Both()
-    both.now = 100 * US
-    before = both.check()
-    both.real.on_trim(both.now, MTU, 0)
-    both.model.on_trim(both.now, MTU, 0)
-    assert both.check() == before - MTU
 
 
 def test_a_late_packet_arms_quick_adapt_only_without_trimming() -> None:

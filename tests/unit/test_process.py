@@ -11,31 +11,18 @@ from softmrc.engine.pair import Pair, PairConfig, ProcessConfig
 
 IDLE = ProcessConfig(pace_us=0.2)
 FEW = ProcessConfig(most_received=2, most_sent=4, pace_us=0.2)
-BUSY = ProcessConfig(most_received=16, pace_us=1.0, hold_up=0.01, hold_up_us=3_000.0)
 # As devices on sockets have it.
 SOFTWARE = CcProfile(learn_base_rtt=True, min_base_rtt_us=2_000, min_reorder_window_us=2_000, trimming=False)
 
 
-def pump(process: ProcessConfig, seed: int = 1, count: int = 40, **weather: float) -> tuple[Pair, dict[str, int]]:
+def pump(process: ProcessConfig, seed: int = 1, count: int = 40) -> tuple[Pair, dict[str, int]]:
     pair = Pair(4, seed, ev_profile=EvProfile(count=32), cc_profile=SOFTWARE, processes=(process, process))
     a, _ = pair.connect(rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64, timeout=16))
     source, target = np.random.default_rng(seed).integers(0, 256, 100_000, dtype=np.uint8), bytearray(100_000)
     remote, region = pair.b.register(target, rkey=1), pair.a.register(source, rkey=2)
-    pair.set_faults(**weather)
     assert pair.pump(a, remote, source=region, length=100_000, count=count, limit_us=1e8) == (count, 0, 0)
     assert bytes(target) == source.tobytes()
     return pair, a.stats()
-
-
-@pytest.mark.parametrize("process", [IDLE, FEW, BUSY], ids=["idle", "few", "busy"])
-@pytest.mark.parametrize("weather", [{}, {"loss": 0.02}, {"trim": 0.05}], ids=["calm", "lossy", "trimming"])
-def test_everything_arrives_whoever_drives(process: ProcessConfig, weather: dict[str, float]) -> None:
-    pump(process, **weather)
-
-
-def test_one_seed_gives_one_run() -> None:
-    hashes = [pump(BUSY, seed, loss=0.01)[0].trace_hash for seed in (1, 1, 2)]
-    assert hashes[0] == hashes[1] != hashes[2]
 
 
 @pytest.mark.parametrize("seed", range(8))

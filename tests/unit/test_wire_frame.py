@@ -136,20 +136,6 @@ def test_a_socket_cannot_know_its_identification() -> None:
     assert Frame.parse(with_ipv4_sum(bytes(data))).icrc == Sum.BAD
 
 
-# spec: trimmed-layout
-@pytest.mark.parametrize("frame", [V6, V4, SHORT, LONG], ids=["v6", "v4", "outer", "srh"])
-def test_a_switch_trims(frame: Frame) -> None:
-    cut = wire.trim(bytes(frame))
-    assert cut is not None
-    assert len(cut) == len(bytes(frame)) - len(b"hello\0\0\0") - 4
-    left = Frame.parse(cut)
-    assert left.trimmed and left.icrc == Sum.ABSENT and left.udp_checksum == Sum.ABSENT
-    assert left.dscp == 12 and (left.outer is None or left.outer.dscp == 12)
-    assert left.ev == frame.ev and left.packet.psn == 5
-    again = wire.trim(bytes(frame), last_hop=True)
-    assert again is not None and Frame.parse(again).dscp == 16
-
-
 def test_a_switch_does_not_trim_everything() -> None:
     assert wire.trim(b"nonsense") is None
     for packet in (Packet("sack"), Packet("probe"), Packet("acknowledge")):

@@ -41,17 +41,6 @@ def test_the_seventh_usid_goes_into_a_reduced_srh() -> None:
     assert str(path) == "fcbb:bb00/1>2>3>4>5>6>7>8>9>a>b>c>d>e"
 
 
-def test_at_the_end_of_a_carrier_the_next_one_comes_out() -> None:
-    path: Path | None = Path.through(BLOCK, range(1, 9))
-    for _ in range(6):
-        assert path is not None
-        path = path.advance()
-    assert path is not None and str(path.destination) == "fcbb:bb00:7:8::"
-    assert path.srh is not None and path.srh.segments_left == 0
-    path = path.advance()
-    assert path is not None and path.usids == [8] and path.advance() is None
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -105,11 +94,6 @@ def test_generated_values_by_hand() -> None:
     assert value.hex() == f"{0b001111_10100101_00:04x}".ljust(64, "0")
 
 
-def test_mask_bits_need_not_be_adjacent_and_replace_what_init_val_holds() -> None:
-    fields = [EvField(5, init_val=0b11111, max=7, mask=0b10101)]
-    assert wire.expand(bytes([0b01000000]), fields, [8])[0] == 0b00001110
-
-
 def test_a_generated_srv6_path_with_a_segment_behind_it() -> None:
     block = EvField(32, init_val=BLOCK)
     near = [EvField(16, init_val=usid, max=0xFF, mask=0xFF) for usid in (0x100, 0x200, 0x300, 0x400, 0x500, 0x600)]
@@ -124,13 +108,6 @@ def test_a_path_of_one_carrier_is_an_address() -> None:
     address = IPv6Address("fcbb:bb00:100:242:101::")
     assert wire.path_of(address.packed) == Path(address)
     assert wire.ev_of_path(Path(address)) == address.packed.ljust(32, b"\0")
-
-
-# spec: ev-formats
-def test_structured_values() -> None:
-    ev = wire.pack_stev([10, 8, 4], [0x3FF, 0, 0xF])
-    assert ev == 0b1111111111_00000000_1111_0000000000
-    assert wire.unpack_stev([10, 8, 4], ev) == [0x3FF, 0, 0xF]
 
 
 EV = bytes(1)

@@ -105,6 +105,14 @@ def frames_of(packet: Packet, rng: random.Random) -> list[bytes]:
     return found
 
 
+def captured(tmp: File, frames: list[bytes]) -> File:
+    with PcapngWriter(tmp / "some.pcapng") as out:
+        out.add_interface("plane0")
+        for i, frame in enumerate(frames):
+            out.write(0, i, frame)
+    return tmp / "some.pcapng"
+
+
 def told(name: str, value: object) -> object:
     """What tshark prints, as a number; nothing for what is not there."""
     assert isinstance(value, str)
@@ -141,12 +149,7 @@ def expected(frame: Frame, whole: bytes) -> dict[str, int | None]:
 def test_every_field_of_every_header_is_what_we_read(tmp_path: File, seed: int) -> None:
     rng = random.Random(seed)
     frames = [frame for opcode in Opcode for _ in range(3) for frame in frames_of(draw(rng, opcode), rng)]
-    capture = tmp_path / "all.pcapng"
-    with PcapngWriter(capture) as out:
-        out.add_interface("plane0")
-        for i, frame in enumerate(frames):
-            out.write(0, i, frame)
-    rows = read(tmp_path, capture, [f"mrc.{name}" for name in ALL])
+    rows = read(tmp_path, captured(tmp_path, frames), [f"mrc.{name}" for name in ALL])
     assert len(rows) == len(frames)
     for number, (row, frame) in enumerate(zip(rows, frames, strict=True)):
         ours = expected(Frame.parse(frame), frame)
@@ -169,12 +172,7 @@ def example(tmp: File, port: int = 4791) -> File:
     raw = [bytes(frame) for frame in frames]
     cut = wire.trim(raw[0], udp_port=port)
     assert cut is not None
-    capture = tmp / "example.pcapng"
-    with PcapngWriter(capture) as out:
-        out.add_interface("plane0")
-        for i, frame in enumerate([cut, *raw[1:]]):
-            out.write(0, i, frame)
-    return capture
+    return captured(tmp, [cut, *raw[1:]])
 
 
 @pytest.mark.parametrize(
@@ -202,12 +200,9 @@ def test_other_ports_are_recognised_and_roce_is_left_alone(tmp_path: File) -> No
     roce = bytearray(bytes(Frame.build(Packet("acknowledge", dqp=5, psn=9), "fd00::1", "fd00::2")))
     roce[14 + 40 + 8] = 0x11  # a plain RC acknowledgement
     noise = bytes(Frame.build(Packet("acknowledge", dqp=5, psn=9), "fd00::1", "fd00::2"))[:62] + b"\xd1\x00no"
-    capture = tmp_path / "roce.pcapng"
-    with PcapngWriter(capture) as out:
-        out.add_interface("plane0")
-        out.write(0, 0, bytes(roce))
-        out.write(0, 1, noise)
-    rows = read(tmp_path, capture, ["frame.number", "infiniband.bth.opcode", "mrc.opcode"])
+    rows = read(
+        tmp_path, captured(tmp_path, [bytes(roce), noise]), ["frame.number", "infiniband.bth.opcode", "mrc.opcode"]
+    )
     assert rows[0] == {"frame.number": "1", "infiniband.bth.opcode": "17", "mrc.opcode": ""}
     assert len(rows) == 2
 
@@ -215,16 +210,13 @@ def test_other_ports_are_recognised_and_roce_is_left_alone(tmp_path: File) -> No
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_a_packet_cut_short_is_reported_not_crashed(tmp_path: File, is_sealed: bool) -> None:
     rng = random.Random(3)
-    capture = tmp_path / "short.pcapng"
-    with PcapngWriter(capture) as out:
-        out.add_interface("plane0")
-        for opcode in Opcode:
-            frame = bytes(Frame.build(draw(rng, opcode), "fd00::1", "fd00::2"))
-            if is_sealed:
-                frame = sealed(frame, rng.randbytes(12), rng)
-            for keep in range(62, len(frame), 5):
-                out.write(0, 0, frame[:keep])
-    rows = read(tmp_path, capture, ["frame.number", "_ws.lua.error"])
+    frames = []
+    for opcode in Opcode:
+        frame = bytes(Frame.build(draw(rng, opcode), "fd00::1", "fd00::2"))
+        if is_sealed:
+            frame = sealed(frame, rng.randbytes(12), rng)
+        frames += [frame[:keep] for keep in range(62, len(frame), 5)]
+    rows = read(tmp_path, captured(tmp_path, frames), ["frame.number", "_ws.lua.error"])
     assert rows and all(row["_ws.lua.error"] == "" for row in rows)
 
 
@@ -255,15 +247,10 @@ def test_sealed_packets_say_so_and_show_their_headers(tmp_path: File) -> None:  
             frames.append(sealed(plain, key, rng))
             if opcode.is_write and (cut := wire.trim(frames[-1], udp_port=4793)) is not None:
                 frames.append(cut)
-    capture = tmp_path / "sealed.pcapng"
-    with PcapngWriter(capture) as out:
-        out.add_interface("plane0")
-        for i, frame in enumerate(frames):
-            out.write(0, i, frame)
     of_headers = [name for name in ALL if name not in ("icrc", "version", "write.imm", "write.payload_size")]
     of_seals = ("sealed", "version", "icrc", "write.imm", "payload", "seal.hidden", "seal.tag")
     wanted = [f"mrc.{name}" for name in (*of_seals, *of_headers)]
-    rows = read(tmp_path, capture, [*wanted, *(f"mrc.seal.{name}" for name in SEAL), "_ws.col.Info"])
+    rows = read(tmp_path, captured(tmp_path, frames), [*wanted, *(f"mrc.seal.{name}" for name in SEAL), "_ws.col.Info"])
     assert len(rows) == len(frames) and any(Frame.parse(frame, udp_port=4793).trimmed for frame in frames)
     for row, frame in zip(rows, frames, strict=True):
         ours = Frame.parse(frame, udp_port=4793)

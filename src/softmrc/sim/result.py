@@ -151,9 +151,6 @@ class Result:
         """Which flows belong to a named part of the workload, as a mask."""
         return np.array(self.plan.group) == self.plan.groups.index(name)
 
-    def bins_us(self) -> np.ndarray:
-        return np.arange(self.goodput_bps.shape[1]) * self.bin_us
-
     def goodput_between_bps(self, start_us: float, end_us: float) -> float:
         """Mean goodput of whole bins between two moments."""
         first, last = int(np.ceil(start_us / self.bin_us)), int(end_us / self.bin_us)

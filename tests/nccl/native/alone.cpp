@@ -26,18 +26,40 @@ long resident_kib() {
   return 0;
 }
 
-// Both ends in this thread.
-void one_message(Net& net, void* context) {
-  Handle handle;
-  void *door = nullptr, *send = nullptr, *receive = nullptr;
-  must(net.listen(context, handle.data(), &door), "listen");
-  const Deadline deadline(20);
-  while (!send || !receive) {
-    if (!send) must(net.connect(context, handle.data(), &send), "connect");
-    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
-    deadline.check("setting up");
+void* begin(Net& net) {
+  void* context = nullptr;
+  must(net.init(&context), "init");
+  return context;
+}
+
+// A listener, and both ends of one connection to it, in this thread.
+struct Loop {
+  Loop(Net& n, void* c) : net(n), context(c) { must(net.listen(context, handle.data(), &listener), "listen"); }
+  void connect() { must(net.connect(context, handle.data(), &send), "connect"); }
+  void accept() { must(net.middle.accept(listener, &receive, nullptr), "accept"); }
+  void set_up(const std::string& what) {
+    for (const Deadline deadline(20); !send || !receive; deadline.check(what)) {
+      if (!send) connect();
+      if (!receive) accept();
+    }
   }
-  must(net.tail.close_listen(door), "closeListen");
+  void close() {
+    must(net.tail.close_listen(listener), "closeListen");
+    must(net.tail.close_send(send), "closeSend");
+    must(net.tail.close_receive(receive), "closeRecv");
+  }
+
+  Net& net;
+  void* const context;
+  Handle handle{};
+  void *listener = nullptr, *send = nullptr, *receive = nullptr;
+};
+
+void one_message(Net& net, void* context) {
+  Loop loop(net, context);
+  loop.set_up("setting up");
+  void *const send = loop.send, *const receive = loop.receive;
+  const Deadline deadline(20);
   Pages out(4096), in(4096);
   void *from = nullptr, *to = nullptr, *sent = nullptr, *got = nullptr;
   must(net.middle.register_memory(send, out.data(), out.size(), 1, &from), "regMr");
@@ -51,8 +73,7 @@ void one_message(Net& net, void* context) {
   require(in.data()[17] == 99, "a message has its bytes");
   must(net.middle.deregister_memory(send, from), "deregMr");
   must(net.middle.deregister_memory(receive, to), "deregMr");
-  must(net.tail.close_send(send), "closeSend");
-  must(net.tail.close_receive(receive), "closeRecv");
+  loop.close();
 }
 
 // Again and again from the start, every so often with a message: nothing grows.
@@ -61,8 +82,7 @@ void cycle(const std::string& path, int version, const std::vector<int>& numbers
   long kib = 0;
   for (int i = 0; i < numbers.at(0); ++i) {
     Net net = load(path, version);
-    void* context = nullptr;
-    must(net.init(&context), "init");
+    void* const context = begin(net);
     if (i % numbers.at(1) == 0) one_message(net, context);
     must(net.finalize(context), "finalize");
     if (version >= 11) must(net.finalize(nullptr), "finalize of an init that failed");
@@ -86,7 +106,7 @@ int knock(const Handle& handle, const std::string& says) {
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  require(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0, "there is a door");
+  require(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0, "there is a listener");
   if (!says.empty()) require(write(fd, says.data(), says.size()) > 0, "a stranger speaks");
   return fd;
 }
@@ -94,10 +114,7 @@ int knock(const Handle& handle, const std::string& says) {
 // The silent, the loud and the lying are at the door first, more than there is room for.
 void strangers(const std::string& path, int version, const std::vector<int>&) {
   Net net = load(path, version);
-  void *context = nullptr, *door = nullptr, *send = nullptr, *receive = nullptr;
-  must(net.init(&context), "init");
-  Handle handle;
-  must(net.listen(context, handle.data(), &door), "listen");
+  Loop loop(net, begin(net));
   const std::string hello = std::string("\0\0\0\x24H\0\1\0", 8) + std::string(32, 'n');
   const std::vector<std::string> lines{"",
                                        "GET / HTTP/1.1\r\n\r\n",
@@ -107,26 +124,19 @@ void strangers(const std::string& path, int version, const std::vector<int>&) {
                                        hello + std::string("\0\0\0\x30O", 5) + std::string(47, 's'),
                                        std::string("\0\0\0\5Exxxx", 9)};
   std::vector<int> fds;
-  for (int i = 0; i < 140; ++i) fds.push_back(knock(handle, lines[i % lines.size()]));
+  for (int i = 0; i < 140; ++i) fds.push_back(knock(loop.handle, lines[i % lines.size()]));
   for (int i = 0; i < 20; ++i) {
-    must(net.middle.accept(door, &receive, nullptr), "accept");
-    require(!receive, "no stranger comes through");
+    loop.accept();
+    require(!loop.receive, "no stranger comes through");
   }
-  const Deadline deadline(20);
-  while (!send || !receive) {
-    if (!send) must(net.connect(context, handle.data(), &send), "connect");
-    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
-    deadline.check("setting up among strangers");
-  }
+  loop.set_up("setting up among strangers");
   for (const int fd : fds) close(fd);
   Handle nonsense{};
   void* comm = nullptr;
-  require(net.connect(context, nonsense.data(), &comm) == Result::system_error && !comm,
+  require(net.connect(loop.context, nonsense.data(), &comm) == Result::system_error && !comm,
           "a handle that is none is refused");
-  must(net.tail.close_listen(door), "closeListen");
-  must(net.tail.close_send(send), "closeSend");
-  must(net.tail.close_receive(receive), "closeRecv");
-  must(net.finalize(context), "finalize");
+  loop.close();
+  must(net.finalize(loop.context), "finalize");
 }
 
 // A listener, and a connector whose environment differs: refused at the connector, in words, and no harm to the
@@ -140,8 +150,7 @@ void unlike(const std::string& path, int version, const std::vector<int>&) {
     const std::size_t equals = differs.find('=');
     setenv(differs.substr(0, equals).c_str(), differs.substr(equals + 1).c_str(), 1);
     Net net = load(path, version);
-    void *context = nullptr, *comm = nullptr;
-    must(net.init(&context), "init");
+    void *const context = begin(net), *comm = nullptr;
     Handle handle;
     require(read(ends[0], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "a handle");
     const Deadline deadline(20);
@@ -156,22 +165,20 @@ void unlike(const std::string& path, int version, const std::vector<int>&) {
     std::exit(0);
   }
   Net net = load(path, version);
-  void *context = nullptr, *door = nullptr, *comm = nullptr;
-  must(net.init(&context), "init");
-  Handle handle;
-  must(net.listen(context, handle.data(), &door), "listen");
+  Loop loop(net, begin(net));
+  const Handle& handle = loop.handle;
   require(write(ends[1], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "the handle is told");
   int status = 0;
   const Deadline deadline(25);
   while (waitpid(child, &status, WNOHANG) == 0) {
-    must(net.middle.accept(door, &comm, nullptr), "accept");
-    require(!comm, "who is unlike does not come through");
+    loop.accept();
+    require(!loop.receive, "who is unlike does not come through");
     deadline.check("refusing");
   }
   require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the other process is content");
-  one_message(net, context);
-  must(net.tail.close_listen(door), "closeListen");
-  must(net.finalize(context), "finalize");
+  one_message(net, loop.context);
+  must(net.tail.close_listen(loop.listener), "closeListen");
+  must(net.finalize(loop.context), "finalize");
 }
 
 // Settings that make no sense: NCCL is told that this is not for us, and why.
@@ -199,30 +206,18 @@ void unopened(const std::string& path, int version, const std::vector<int>&) {
 // No descriptor is left when somebody comes: the listener says so, and does not wait for ever.
 void no_descriptors(const std::string& path, int version, const std::vector<int>&) {
   Net net = load(path, version);
-  void *context = nullptr, *door = nullptr, *comm = nullptr;
-  must(net.init(&context), "init");
-  Handle handle;
-  must(net.listen(context, handle.data(), &door), "listen");
-  must(net.connect(context, handle.data(), &comm), "connect");
+  Loop loop(net, begin(net));
+  loop.connect();
   std::vector<int> taken;
   for (int fd = dup(0); fd >= 0; fd = dup(0)) taken.push_back(fd);
-  const Deadline deadline(20);
-  void *receive = nullptr, *send = comm;
-  while (said().find("cannot take a connection in") == std::string::npos) {
-    must(net.middle.accept(door, &receive, nullptr), "accept");
-    deadline.check("being told");
-  }
-  require(!receive, "nobody came in");
+  for (const Deadline deadline(20); said().find("cannot take a connection in") == std::string::npos;
+       deadline.check("being told"))
+    loop.accept();
+  require(!loop.receive, "nobody came in");
   for (const int fd : taken) close(fd);
-  while (!send || !receive) {
-    if (!send) must(net.connect(context, handle.data(), &send), "connect");
-    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
-    deadline.check("being connected when there are descriptors again");
-  }
-  must(net.tail.close_listen(door), "closeListen");
-  must(net.tail.close_send(send), "closeSend");
-  must(net.tail.close_receive(receive), "closeRecv");
-  must(net.finalize(context), "finalize");
+  loop.set_up("being connected when there are descriptors again");
+  loop.close();
+  must(net.finalize(loop.context), "finalize");
 }
 
 // A call is refused a few times when NCCL first listens, or first connects: as refusals.so does it.
@@ -234,55 +229,34 @@ void short_of(const std::string& path, int version, const std::vector<int>& numb
   require(refuse && times_refused && call, "refusals.so is there");
   const bool is_at_listen = numbers.at(1) == 0;
   Net net = load(path, version);
-  void *context = nullptr, *door = nullptr, *send = nullptr, *receive = nullptr;
-  must(net.init(&context), "init");
-  Handle handle;
+  void* const context = begin(net);
   if (is_at_listen) require(refuse(call, numbers.at(0), "", 0, times) == 0, "it can be refused");
-  must(net.listen(context, handle.data(), &door), "listen");
+  Loop loop(net, context);
   if (is_at_listen) require(times_refused(call) == times, "it was refused to the listener");
   else require(refuse(call, numbers.at(0), "", 0, times) == 0, "it can be refused");
-  const Deadline deadline(20);
-  while (!send || !receive) {
-    if (!send) must(net.connect(context, handle.data(), &send), "connect");
-    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
-    deadline.check("being connected when it is no longer refused");
-  }
+  loop.set_up("being connected when it is no longer refused");
   require(times_refused(call) == times, "it was refused");
-  must(net.tail.close_listen(door), "closeListen");
-  must(net.tail.close_send(send), "closeSend");
-  must(net.tail.close_receive(receive), "closeRecv");
-  must(net.finalize(context), "finalize");
+  loop.close();
+  must(net.finalize(loop.context), "finalize");
 }
 
 // Who connects is held up for longer than strangers are given, when it has made its offer.
 void held_up(const std::string& path, int version, const std::vector<int>& numbers) {
   Net net = load(path, version);
-  void *context = nullptr, *door = nullptr, *send = nullptr, *receive = nullptr;
-  must(net.init(&context), "init");
-  Handle handle;
-  must(net.listen(context, handle.data(), &door), "listen");
-  for (int i = 0; i < numbers.at(0) && !send; ++i) {
-    must(net.connect(context, handle.data(), &send), "connect");
-    for (int k = 0; k < 20 && !receive; ++k) {
-      must(net.middle.accept(door, &receive, nullptr), "accept");
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+  Loop loop(net, begin(net));
+  const auto look = [&] {
+    loop.accept();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  for (int i = 0; i < numbers.at(0) && !loop.send; ++i) {
+    loop.connect();
+    for (int k = 0; k < 20 && !loop.receive; ++k) look();
   }
   const auto until = Clock::now() + std::chrono::milliseconds(10'500);
-  while (Clock::now() < until && !receive) {
-    must(net.middle.accept(door, &receive, nullptr), "accept");
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  const Deadline deadline(20);
-  while (!send || !receive) {
-    if (!send) must(net.connect(context, handle.data(), &send), "connect");
-    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
-    deadline.check("being connected after all");
-  }
-  must(net.tail.close_listen(door), "closeListen");
-  must(net.tail.close_send(send), "closeSend");
-  must(net.tail.close_receive(receive), "closeRecv");
-  must(net.finalize(context), "finalize");
+  while (Clock::now() < until && !loop.receive) look();
+  loop.set_up("being connected after all");
+  loop.close();
+  must(net.finalize(loop.context), "finalize");
 }
 
 }  // namespace

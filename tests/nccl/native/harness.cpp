@@ -19,7 +19,7 @@ const std::map<std::string, Story> stories{
     {"words", words},
     {"abort_receive", abort_receive},
     {"abort_send", abort_send},
-    {"time_wait_state", time_wait_state},
+    {"leaves_first", leaves_first},
     {"killed_sender", killed_sender},
     {"killed_receiver", killed_receiver},
     {"too_long", too_long},
@@ -28,8 +28,6 @@ const std::map<std::string, Story> stories{
     {"many", many},
     {"ahead", ahead},
     {"tarry", tarry},
-    {"pingpong", pingpong},
-    {"speed", speed},
 };
 
 void run(const std::string& path, int version, int side, int fd, Story story, const std::vector<int>& numbers) {

@@ -291,7 +291,7 @@ void abort_send(Side& here, int side, const std::vector<int>&) {
 }
 
 // The receiver is gone as soon as it has what it wanted; the sender hears that all arrived.
-void time_wait_state(Side& here, int side, const std::vector<int>& numbers) {
+void leaves_first(Side& here, int side, const std::vector<int>& numbers) {
   const auto size = static_cast<std::size_t>(numbers.at(0));
   here.connect(1);
   Pages pages(size + 1);

@@ -16,7 +16,7 @@ void traffic(Side& here, int side, const std::vector<int>& numbers);
 void words(Side& here, int side, const std::vector<int>& numbers);
 void abort_receive(Side& here, int side, const std::vector<int>& numbers);
 void abort_send(Side& here, int side, const std::vector<int>& numbers);
-void time_wait_state(Side& here, int side, const std::vector<int>& numbers);
+void leaves_first(Side& here, int side, const std::vector<int>& numbers);
 void killed_sender(Side& here, int side, const std::vector<int>& numbers);
 void killed_receiver(Side& here, int side, const std::vector<int>& numbers);
 void too_long(Side& here, int side, const std::vector<int>& numbers);
@@ -25,10 +25,6 @@ void ahead(Side& here, int side, const std::vector<int>& numbers);
 void tarry(Side& here, int side, const std::vector<int>& numbers);
 void bursts(Side& here, int side, const std::vector<int>& numbers);
 void many(Side& here, int side, const std::vector<int>& numbers);
-
-// In figures.cpp: what is measured by hand.
-void pingpong(Side& here, int side, const std::vector<int>& numbers);
-void speed(Side& here, int side, const std::vector<int>& numbers);
 
 // In alone.cpp: one process, or one that makes others of its own.
 using Alone = void (*)(const std::string& path, int version, const std::vector<int>& numbers);
