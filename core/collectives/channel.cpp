@@ -27,7 +27,8 @@ Channel::Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResourc
       failures_(owner, self_, *this),
       connections_(self_, resources, directory, domains, seed, failures_, *this),
       router_(self_, connections_, failures_),
-      shm_(directory, connections_, router_, failures_) {
+      shm_(directory, connections_, router_, failures_),
+      p2p_(self_, connections_, router_, failures_) {
   driver_.run([&](Engine& engine, Time) { engine_ = &engine; });
 }
 
@@ -83,7 +84,10 @@ bool Channel::progress(Engine& engine, Time now) {
   std::array<proto::Completion, 64> found;
   while (const std::size_t count = engine.poll_completions(cq_, found))
     for (std::size_t i = 0; i < count; ++i) handle(engine, now, found[i]);
-  if (has_unposted_) post_all(engine, now);
+  if (has_unposted_ || p2p_.has_unposted()) {
+    post_all(engine, now);
+    p2p_.post_all(engine, now);
+  }
   if (router_.has_unsent()) router_.flush(engine, now);
   if (has_copies_) {
     has_copies_ = false;
@@ -104,10 +108,8 @@ bool Channel::progress(Engine& engine, Time now) {
 
 Time Channel::deadline() const {
   if (has_copies_) return Time::long_ago();
-  Time at = failures_.deadline();
+  Time at = std::min(failures_.deadline(), p2p_.deadline());
   for (const auto& op : operations_) at = std::min(at, op->deadline);
-  for (const SendOp& s : send_ops_) at = std::min(at, s.deadline);
-  for (const RecvOp& r : recv_ops_) at = std::min(at, r.deadline);
   return at;
 }
 
@@ -115,7 +117,7 @@ void Channel::handle(Engine& engine, Time now, const proto::Completion& c) {
   if (c.status != proto::CompletionStatus::success) return handle_failure(engine, now, c);
   if (!(c.wr_id & receive_mark)) {
     if (failures_.has_failed()) return;
-    if (c.wr_id & send_mark) handle_sending_done(static_cast<std::uint32_t>(c.wr_id));
+    if (c.wr_id & send_mark) p2p_.on_sent(static_cast<std::uint32_t>(c.wr_id));
     else handle_sent(c.wr_id);
     return;
   }
@@ -123,7 +125,7 @@ void Channel::handle(Engine& engine, Time now, const proto::Completion& c) {
   const std::uint32_t peer = peer_of(c.wr_id);
   if (!(c.wr_id & 1)) handle_message(engine, now, peer, c.length);
   else if (failures_.has_failed()) return;
-  else if (c.imm & send_bit) handle_received(engine, peer, c.imm & ~send_bit);
+  else if (c.imm & send_bit) p2p_.on_received(engine, peer, c.imm & ~send_bit);
   else handle_slice(engine, now, peer, c.imm, c.length);
 }
 
@@ -151,8 +153,8 @@ void Channel::handle_message(Engine& engine, Time now, std::uint32_t peer, std::
     case MessageType::eager:
     case MessageType::grant:
     case MessageType::inquiry: handle_collective_message(engine, now, peer, got->header, got->payload); break;
-    case MessageType::offer: handle_offer(engine, now, peer, got->header, got->payload); break;
-    case MessageType::accept: handle_accept(engine, now, peer, got->header); break;
+    case MessageType::offer: p2p_.on_offer(engine, now, peer, got->header, got->payload); break;
+    case MessageType::accept: p2p_.on_accept(engine, now, peer, got->header); break;
     case MessageType::credit: break;
     case MessageType::shm: shm_.on_offer(engine, now, peer, got->payload); break;
     case MessageType::error: handle_error(engine, now, std::string(got->payload.begin(), got->payload.end())); break;
@@ -205,18 +207,7 @@ void Channel::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_w
     if (needs_it) return on_peer_left(engine, now, peer, *op);
     settle(*op);
   }
-  for (auto at = send_ops_.begin(); at != send_ops_.end();) {
-    const auto sending = at++;
-    if (sending->peer != peer) continue;
-    if (!sending->is_written())
-      return failures_.fail(engine, now,
-                            rank_name(peer) + " has left the group and never received what was sent to it");
-    sending->work->succeed();
-    send_ops_.erase(sending);
-  }
-  for (const RecvOp& receiving : recv_ops_)
-    if (receiving.source == static_cast<std::int32_t>(peer))
-      return failures_.fail(engine, now, rank_name(peer) + " has left the group; a receive waits for it");
+  p2p_.on_bye(engine, now, peer);
 }
 
 void Channel::on_group_failure(Engine& engine, Time now, const GroupFailure& failure) {
@@ -224,7 +215,7 @@ void Channel::on_group_failure(Engine& engine, Time now, const GroupFailure& fai
   router_.on_group_failure(engine, now, failure);
   early_messages_.clear();
   end_operations(engine);
-  end_p2p(engine, failures_.error());
+  p2p_.end(engine, failures_.error());
 }
 
 void Channel::end_operations(Engine& engine) {
@@ -291,7 +282,7 @@ void Channel::look_at_clock(Engine& engine, Time now) {
     sweep(engine, now);
     return;
   }
-  look_at_point_to_point(engine, now);
+  p2p_.check_deadlines(engine, now);
   failures_.check_waiting(engine, now);
   if (failures_.is_inquiry_due(now)) send_inquiries(engine, now);
 }
@@ -311,20 +302,26 @@ void Channel::send_inquiries(Engine& engine, Time now) {
       router_.send(engine, now, p, header);
     }
   }
-  const auto ask = [&](std::uint32_t p) {
-    if (!is_asked[p]) router_.send_empty(engine, now, p);
-    is_asked[p] = true;
-  };
-  for (const SendOp& s : send_ops_) ask(s.peer);
-  for (const RecvOp& r : recv_ops_)
-    if (r.source >= 0) ask(static_cast<std::uint32_t>(r.source));
-  const bool is_busy = !operations_.empty() || !send_ops_.empty() || !recv_ops_.empty();
+  p2p_.inquire(engine, now, is_asked);
+  const bool is_busy = !operations_.empty() || p2p_.is_busy();
   failures_.set_next_inquiry(is_busy ? now + inquiry_interval : Time::never());
+}
+
+void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s,
+                   const std::shared_ptr<Work>& work) {
+  driver_.run_and_send(
+      [&](Engine& engine, Time now) { p2p_.send(engine, now, from, dtype, to, tag, timeout_s, work); });
+}
+
+void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s,
+                      const std::shared_ptr<Work>& work) {
+  driver_.run_and_send(
+      [&](Engine& engine, Time now) { p2p_.receive(engine, now, to, dtype, source, tag, timeout_s, work); });
 }
 
 bool Channel::is_busy() {
   bool is_busy = false;
-  driver_.run([&](Engine&, Time) { is_busy = !send_ops_.empty() || !recv_ops_.empty(); });
+  driver_.run([&](Engine&, Time) { is_busy = p2p_.is_busy(); });
   return is_busy;
 }
 
@@ -344,7 +341,7 @@ void Channel::leave() {
   driver_.send_pending();
   driver_.run_and_send([this](Engine& engine, Time now) {
     has_left_ = true;
-    end_p2p(engine, closed_message);  // what came after the bye was begun
+    p2p_.end(engine, closed_message);  // what came after the bye was begun
     shm_.clear();
     connections_.destroy(engine, now);
   });
@@ -366,6 +363,7 @@ ChannelStats Channel::stats() {
     sum += stats_;
     sum += connections_.stats();
     sum += router_.stats();
+    sum += p2p_.stats();
   });
   return sum;
 }

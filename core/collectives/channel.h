@@ -18,6 +18,7 @@
 #include "collectives/failure_monitor.h"
 #include "collectives/group_directory.h"
 #include "collectives/message_router.h"
+#include "collectives/p2p_matcher.h"
 #include "collectives/peer_connections.h"
 #include "collectives/plan.h"
 #include "collectives/shm_rings.h"
@@ -76,38 +77,6 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
     MessageHeader header;
     std::vector<std::uint8_t> payload;
   };
-  // A send, until its data is acknowledged.
-  struct SendOp {
-    std::uint32_t id = 0;
-    std::uint32_t peer = 0;
-    std::uint32_t tag = 0;
-    Part from;
-    Time issued_at{};
-    Time deadline{};
-    double timeout_s = 0;
-    std::shared_ptr<Work> work;
-    bool is_accepted = false;
-    std::uint32_t rkey = 0;    // where it may go, once it is accepted
-    std::uint64_t posted = 0;  // of its bytes
-    bool is_written() const { return is_accepted && posted == from.bytes; }
-  };
-  struct RecvOp {
-    std::int32_t source = -1;  // -1: anybody, until somebody is found
-    std::uint32_t tag = 0;
-    Part to;
-    DType dtype{};
-    std::uint32_t id = 0;    // of the sender's offer
-    std::uint32_t rkey = 0;  // 0: not matched yet
-    Time issued_at{};
-    Time deadline{};
-    double timeout_s = 0;
-    std::shared_ptr<Work> work;
-  };
-  struct UnexpectedSend {
-    std::uint32_t peer = 0;
-    MessageHeader header;
-    std::vector<std::uint8_t> payload;
-  };
   using Engine = proto::Endpoint;
   // Ranks that an operation waits for: that have said nothing of it, and that have.
   struct Missing {
@@ -156,18 +125,6 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   void settle(Operation& op);
   void sweep(Engine& engine, Time now);
 
-  // send_receive.cpp: point to point.
-  void handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
-                    std::span<const std::uint8_t> payload);
-  bool match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header,
-             std::span<const std::uint8_t> payload);
-  void post(Engine& engine, Time now, SendOp& sending);
-  void handle_accept(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header);
-  void handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id);
-  void handle_sending_done(std::uint32_t id);
-  void end_p2p(Engine& engine, const std::string& why);
-  void look_at_point_to_point(Engine& engine, Time now);
-
   ChannelOwner& owner_;
   const ChannelIdentity self_;
   const std::uint32_t cq_;
@@ -177,6 +134,7 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   PeerConnections connections_;
   MessageRouter router_;
   ShmRings shm_;
+  P2pMatcher p2p_;
 
   Operations operations_;          // stripes that have begun, in the order of issue, until they have ended
   std::uint32_t next_number_ = 1;  // no stripe to come has a lower one
@@ -184,11 +142,6 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   bool has_copies_ = false;
   bool has_unposted_ = false;                                          // a send queue was full
   std::map<std::uint32_t, std::vector<EarlyMessage>> early_messages_;  // by peer: for what has not started here
-
-  std::list<SendOp> send_ops_;
-  std::list<RecvOp> recv_ops_;
-  std::list<UnexpectedSend> offers_;  // that found no receiver yet, as they came
-  std::uint32_t next_offer_ = 1;
 
   bool has_left_ = false;
   ChannelStats stats_;

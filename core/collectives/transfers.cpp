@@ -199,8 +199,6 @@ void Channel::post_all(Engine& engine, Time now) {
     if (op->has_ended) continue;
     for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
   }
-  for (SendOp& sending : send_ops_)
-    if (sending.is_accepted) post(engine, now, sending);
 }
 
 void Channel::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length) {
