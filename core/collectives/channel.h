@@ -1,13 +1,13 @@
-// What one endpoint and its driver carry of a group: its stripes of operations, over two queue pairs to every peer. One
-// has the messages, the other the bulk data, so that a small operation, or an error, never waits behind gigabytes.
+// What one endpoint and its driver carry of a group, over two queue pairs to every peer. One has the messages, the
+// other the bulk data, so that a small operation, or an error, never waits behind gigabytes. A channel owns the parts
+// that do the work, dispatches completions and messages to them, and calls them in a fixed order when the engine has
+// made progress, when something is late, when the group fails and when it is closed.
 //
 // Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits, and
 // no other channel is touched: what concerns them all the owner is told, and what the owner has for this channel it
 // queues. Any failure is final: it ends the group, and everything under way here ends with its error.
 #pragma once
 
-#include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "collectives/channel_owner.h"
+#include "collectives/collective_transfers.h"
 #include "collectives/failure_monitor.h"
 #include "collectives/group_directory.h"
 #include "collectives/message_router.h"
+#include "collectives/p2p_matcher.h"
 #include "collectives/peer_connections.h"
 #include "collectives/plan.h"
 #include "collectives/shm_rings.h"
@@ -72,103 +74,16 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   Time deadline() const override;
 
  private:
-  struct EarlyMessage {
-    MessageHeader header;
-    std::vector<std::uint8_t> payload;
-  };
-  // A send, until its data is acknowledged.
-  struct SendOp {
-    std::uint32_t id = 0;
-    std::uint32_t peer = 0;
-    std::uint32_t tag = 0;
-    Part from;
-    Time issued_at{};
-    Time deadline{};
-    double timeout_s = 0;
-    std::shared_ptr<Work> work;
-    bool is_accepted = false;
-    std::uint32_t rkey = 0;    // where it may go, once it is accepted
-    std::uint64_t posted = 0;  // of its bytes
-    bool is_written() const { return is_accepted && posted == from.bytes; }
-  };
-  struct RecvOp {
-    std::int32_t source = -1;  // -1: anybody, until somebody is found
-    std::uint32_t tag = 0;
-    Part to;
-    DType dtype{};
-    std::uint32_t id = 0;    // of the sender's offer
-    std::uint32_t rkey = 0;  // 0: not matched yet
-    Time issued_at{};
-    Time deadline{};
-    double timeout_s = 0;
-    std::shared_ptr<Work> work;
-  };
-  struct UnexpectedSend {
-    std::uint32_t peer = 0;
-    MessageHeader header;
-    std::vector<std::uint8_t> payload;
-  };
   using Engine = proto::Endpoint;
-  // Ranks that an operation waits for: that have said nothing of it, and that have.
-  struct Missing {
-    std::string absent, slow;
-  };
-  using Operations = std::list<std::unique_ptr<Operation>>;
 
   void on_first_packet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) override;
-
-  // channel.cpp: completions, messages, ends.
+  void on_group_failure(Engine& engine, Time now, const GroupFailure& failure) override;
   void handle(Engine& engine, Time now, const proto::Completion& completion);
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
   void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
-  void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
-                                 std::span<const std::uint8_t> payload);
   void handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well);
-  void handle_error(Engine& engine, Time now, const std::string& why);
-  void on_group_failure(Engine& engine, Time now, const GroupFailure& ending) override;
-  void end_operations(Engine& engine);
-  void look_at_clock(Engine& engine, Time now);
-  void send_inquiries(Engine& engine, Time now);
-  void on_peer_left(Engine& engine, Time now, std::uint32_t peer, const Operation& op);
-  void fail_different(Engine& engine, Time now, std::uint32_t peer, CollectiveFingerprint its,
-                      const CollectiveFingerprint& ours);
-  std::vector<std::uint32_t> open_peers(const Operation& op, bool also_blocked) const;
-  Missing missing(const Operation& op) const;
-  bool may_hear_more(Operation& op, Time now);
+  void check_deadlines(Engine& engine, Time now);
 
-  // transfers.cpp: collectives.
-  Operation* find(std::uint32_t number);
-  void begin(Engine& engine, Time now, Operation& op);
-  void grant(Engine& engine, Time now, Operation& op);
-  void deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header,
-               std::span<const std::uint8_t> payload);
-  void deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header,
-                     std::span<const std::uint8_t> payload);
-  void deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header);
-  void handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length);
-  void handle_sent(std::uint64_t wr_id);
-  void send_eager(Engine& engine, Time now, Operation& op, std::uint32_t out);
-  void post(Engine& engine, Time now, Operation& op, std::uint32_t out);
-  void post_all(Engine& engine, Time now);
-  void end_inbound(Engine& engine, Inbound& in);
-  void advance(Engine& engine, Time now, Operation& op);
-  bool copy_some(Operation& op);
-  void settle(Operation& op);
-  void sweep(Engine& engine, Time now);
-
-  // send_receive.cpp: point to point.
-  void handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header,
-                    std::span<const std::uint8_t> payload);
-  bool match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header,
-             std::span<const std::uint8_t> payload);
-  void post(Engine& engine, Time now, SendOp& sending);
-  void handle_accept(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header);
-  void handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id);
-  void handle_sending_done(std::uint32_t id);
-  void end_p2p(Engine& engine, const std::string& why);
-  void look_at_point_to_point(Engine& engine, Time now);
-
-  ChannelOwner& owner_;
   const ChannelIdentity self_;
   const std::uint32_t cq_;
   proto::Driver& driver_;
@@ -177,21 +92,9 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   PeerConnections connections_;
   MessageRouter router_;
   ShmRings shm_;
-
-  Operations operations_;          // stripes that have begun, in the order of issue, until they have ended
-  std::uint32_t next_number_ = 1;  // no stripe to come has a lower one
-  bool has_ended_some_ = false;
-  bool has_copies_ = false;
-  bool has_unposted_ = false;                                          // a send queue was full
-  std::map<std::uint32_t, std::vector<EarlyMessage>> early_messages_;  // by peer: for what has not started here
-
-  std::list<SendOp> send_ops_;
-  std::list<RecvOp> recv_ops_;
-  std::list<UnexpectedSend> offers_;  // that found no receiver yet, as they came
-  std::uint32_t next_offer_ = 1;
-
+  CollectiveTransfers transfers_;
+  P2pMatcher p2p_;
   bool has_left_ = false;
-  ChannelStats stats_;
 };
 
 }  // namespace softmrc::collectives
