@@ -67,6 +67,7 @@ Channel::Channel(ChannelOwner& owner, std::uint32_t number, const ChannelResourc
       number_(number),
       home_(home),
       driver_(*home.driver),
+      qp_factory_(*home.qp_factory),
       place_(place),
       roll_(roll),
       domains_(domains),
@@ -467,8 +468,8 @@ void Channel::leave() {
       }
       if (!meets_ && !(peer && peer->bulk_qpn)) continue;
       // Those too that never were: a driver may keep keys for them.
-      driver_.destroy(engine, now, meets_ ? end_.qpn(p, false) : peer->ring.qpn());
-      driver_.destroy(engine, now, meets_ ? end_.qpn(p, true) : peer->bulk_qpn);
+      qp_factory_.destroy(engine, now, meets_ ? end_.qpn(p, false) : peer->ring.qpn());
+      qp_factory_.destroy(engine, now, meets_ ? end_.qpn(p, true) : peer->bulk_qpn);
     }
   });
 }

@@ -25,6 +25,7 @@
 #include "collectives/stripes.h"
 #include "collectives/work.h"
 #include "proto/driver.h"
+#include "proto/qp_factory.h"
 
 namespace softmrc::collectives {
 
@@ -78,6 +79,7 @@ class ChannelOwner {
 // Where a channel lives: a driver, and what is its own of an endpoint there.
 struct ChannelResources {
   proto::Driver* driver = nullptr;
+  proto::QpFactory* qp_factory = nullptr;
   std::uint32_t cq = 0;
   std::uint32_t ev_profile = 0;
   std::uint32_t cc_profile = 0;
@@ -275,6 +277,7 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept {
   const std::uint32_t number_;
   const ChannelResources home_;
   proto::Driver& driver_;
+  proto::QpFactory& qp_factory_;
   Engine* engine_ = nullptr;  // for questions asked while waiting, which has it to itself
   RankInfo place_;
   const GroupDirectory& roll_;

@@ -83,7 +83,7 @@ Channel::Peer& Channel::meet(Engine& engine, Time now, std::uint32_t p) {
   const PeerInfo& member = roll_.members[p];
   const PeerEndpoint& there = member.ends[number_];
   Peer& peer = open(engine, p, end_.ring_rkey(p), this);
-  const std::uint32_t node = driver_.admit(there.place);
+  const std::uint32_t node = qp_factory_.admit(there.place);
   const auto give_up = [&](const char* why) -> Peer& {
     peer.is_broken = true;
     suspect_peer(now, p, name_of(p) + " cannot be reached: " + why);
@@ -98,9 +98,9 @@ Channel::Peer& Channel::meet(Engine& engine, Time now, std::uint32_t p) {
   if (member.paths) SOFTMRC_CHECK(!engine.add_ev_profile(member.paths, init.ev_profile));
   for (const bool is_bulk : {false, true}) {
     const std::uint32_t qpn = end_.qpn(p, is_bulk);
-    SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !driver_.init(engine, now, qpn, init, member.paths != nullptr));
-    if (driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node))) {
-      for (const bool other : {false, true}) driver_.destroy(engine, now, end_.qpn(p, other));
+    SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !qp_factory_.init(engine, now, qpn, init, member.paths != nullptr));
+    if (qp_factory_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node))) {
+      for (const bool other : {false, true}) qp_factory_.destroy(engine, now, end_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);
       return give_up("other packets to it are sealed, or these are");
     }
@@ -116,7 +116,7 @@ Channel::Peer& Channel::meet(Engine& engine, Time now, std::uint32_t p) {
 // queue pair; where ways back are its own, they are needed for the answer.
 void Channel::on_first_packet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) {
   if (!is_started_ || driver_.is_closed()) return;
-  const std::uint32_t place = driver_.place_of(node);
+  const std::uint32_t place = qp_factory_.place_of(node);
   std::uint32_t p = 0;
   if (qpn == wire::endpoint_qpn) {
     while (p < place_.size &&
