@@ -99,6 +99,7 @@ std::uint32_t set_up(proto::Endpoint& engine) {
 // Nobody drives but `Machine::settle`, and time stands still.
 struct Stage final : proto::Driver {
   proto::Endpoint engine{engine_config()};
+  proto::PlainQpFactory qp_factory;
   std::vector<proto::ProgressHandler*> progress_handlers;
   bool progress_requested = false;
 
@@ -107,15 +108,6 @@ struct Stage final : proto::Driver {
   void send_pending() override {}
   bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
   void request_progress() override { progress_requested = true; }
-  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes,
-                         bool) override {
-    return engine.modify_init(qpn, attributes);
-  }
-  proto::MaybeError connect(proto::Endpoint& e, Time at, std::uint32_t qpn,
-                            const proto::RtrAttributes& attributes) override {
-    return e.modify_rtr(at, qpn, attributes);
-  }
-  void destroy(proto::Endpoint& e, Time at, std::uint32_t qpn) override { e.destroy_qp(at, qpn); }
   void add_progress_handler(proto::ProgressHandler* progress_handler) override {
     progress_handlers.push_back(progress_handler);
   }
@@ -161,7 +153,7 @@ class Machine {
   explicit Machine(Input& in) : in_(in), rank_(in.byte() % ranks) {
     std::vector<ChannelResources> homes;
     for (Stage& stage : stages_) {
-      homes.push_back({&stage, set_up(stage.engine)});
+      homes.push_back({&stage, &stage.qp_factory, set_up(stage.engine)});
       stage.engine.allow_domains(ranks);
       for (std::uint32_t peer = 0; peer + 1 < ranks; ++peer) stage.engine.add_peer();
     }

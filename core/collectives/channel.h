@@ -26,6 +26,7 @@
 #include "collectives/stripes.h"
 #include "collectives/work.h"
 #include "proto/driver.h"
+#include "proto/qp_factory.h"
 
 namespace softmrc::collectives {
 

@@ -11,6 +11,7 @@
 
 #include "collectives/operation.h"
 #include "proto/driver.h"
+#include "proto/qp_factory.h"
 
 namespace softmrc::collectives {
 
@@ -40,6 +41,7 @@ struct ChannelStats {
 // Where a channel lives: a driver, and what is its own of an endpoint there.
 struct ChannelResources {
   proto::Driver* driver = nullptr;
+  proto::QpFactory* qp_factory = nullptr;
   std::uint32_t cq = 0;
   std::uint32_t ev_profile = 0;
   std::uint32_t cc_profile = 0;

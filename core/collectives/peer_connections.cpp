@@ -21,6 +21,7 @@ PeerConnections::PeerConnections(ChannelIdentity self, const ChannelResources& r
     : self_(self),
       resources_(resources),
       driver_(*resources.driver),
+      qp_factory_(*resources.qp_factory),
       directory_(directory),
       domains_(domains),
       failures_(failures),
@@ -74,7 +75,7 @@ PeerConnection& PeerConnections::connect(proto::Endpoint& engine, Time now, std:
   const PeerInfo& member = directory_.members[p];
   const PeerEndpoint& remote = member.ends[self_.number];
   PeerConnection& peer = open(engine, p, reserved_.ring_rkey(p), &acceptor_);
-  const std::uint32_t node = driver_.admit(remote.place);
+  const std::uint32_t node = qp_factory_.admit(remote.place);
   const auto give_up = [&](const char* why) -> PeerConnection& {
     peer.is_broken = true;
     failures_.suspect(now, p, rank_name(p) + " cannot be reached: " + why);
@@ -89,9 +90,9 @@ PeerConnection& PeerConnections::connect(proto::Endpoint& engine, Time now, std:
   if (member.paths) SOFTMRC_CHECK(!engine.add_ev_profile(member.paths, init.ev_profile));
   for (const bool is_bulk : {false, true}) {
     const std::uint32_t qpn = reserved_.qpn(p, is_bulk);
-    SOFTMRC_CHECK(!engine.create_qp(qpn, &acceptor_) && !driver_.init(engine, now, qpn, init, member.paths != nullptr));
-    if (driver_.connect(engine, now, qpn, directory_.receiving(self_.number, p, is_bulk, node))) {
-      for (const bool other : {false, true}) driver_.destroy(engine, now, reserved_.qpn(p, other));
+    SOFTMRC_CHECK(!engine.create_qp(qpn, &acceptor_) && !qp_factory_.init(engine, now, qpn, init, member.paths != nullptr));
+    if (qp_factory_.connect(engine, now, qpn, directory_.receiving(self_.number, p, is_bulk, node))) {
+      for (const bool other : {false, true}) qp_factory_.destroy(engine, now, reserved_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);
       return give_up("other packets to it are sealed, or these are");
     }
@@ -109,7 +110,7 @@ PeerConnection& PeerConnections::connect(proto::Endpoint& engine, Time now, std:
 std::optional<std::uint32_t> PeerConnections::accept(proto::Endpoint& engine, Time now, std::uint32_t node,
                                                      std::uint32_t qpn) {
   if (!is_started_ || driver_.is_closed()) return std::nullopt;
-  const std::uint32_t place = driver_.place_of(node);
+  const std::uint32_t place = qp_factory_.place_of(node);
   const auto is_at = [&](std::uint32_t rank) { return directory_.members[rank].ends[self_.number].place == place; };
   std::uint32_t p = 0;
   if (qpn == wire::endpoint_qpn) {
@@ -133,8 +134,8 @@ void PeerConnections::destroy(proto::Endpoint& engine, Time now) {
     if (peer) engine.remove_region(peer->ring_rkey);
     if (!is_reserved_ && !(peer && peer->is_connected())) continue;
     // Those too that never were: a driver may keep keys for them.
-    driver_.destroy(engine, now, is_reserved_ ? reserved_.qpn(p, false) : peer->ring.qpn());
-    driver_.destroy(engine, now, is_reserved_ ? reserved_.qpn(p, true) : peer->bulk_qpn);
+    qp_factory_.destroy(engine, now, is_reserved_ ? reserved_.qpn(p, false) : peer->ring.qpn());
+    qp_factory_.destroy(engine, now, is_reserved_ ? reserved_.qpn(p, true) : peer->bulk_qpn);
   }
 }
 

@@ -84,6 +84,7 @@ class PeerConnections {
   const ChannelIdentity self_;
   const ChannelResources resources_;
   proto::Driver& driver_;
+  proto::QpFactory& qp_factory_;
   const GroupDirectory& directory_;
   const std::span<const proto::Domain> domains_;
   FailureMonitor& failures_;

@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "base/time.h"
-#include "proto/config.h"
 
 namespace softmrc::proto {
 
@@ -56,16 +55,6 @@ class Driver {
   // Whoever drives calls the progress handlers soon, and looks again at what it waits for. From any thread, whatever
   // that holds.
   virtual void request_progress() = 0;
-  // The engine's number for whoever is at a place that the driver was told of before, with the engine to oneself;
-  // no_peer where another has come to be there. Where all peers have numbers from the start, places are those.
-  virtual std::uint32_t admit(std::uint32_t place) { return place; }
-  virtual std::uint32_t place_of(std::uint32_t peer) const { return peer; }
-  // RESET to INIT, INIT to RTR and the end of a queue pair, with the engine to oneself: a controller may have laid down
-  // what those get that have nothing of their own, and a driver may have to seal what it sends.
-  virtual MaybeError init(Endpoint& engine, Time now, std::uint32_t qpn, const InitAttributes& attributes,
-                          bool has_own_paths) = 0;
-  virtual MaybeError connect(Endpoint& engine, Time now, std::uint32_t qpn, const RtrAttributes& attributes) = 0;
-  virtual void destroy(Endpoint& engine, Time now, std::uint32_t qpn) = 0;
   virtual void add_progress_handler(ProgressHandler* progress_handler) = 0;
   virtual void remove_progress_handler(ProgressHandler* progress_handler) = 0;
   // Nothing is sent or comes in any longer, and progress handlers are not called.

@@ -1,4 +1,4 @@
-// Set-up, demultiplexing and polling. Requests from node to node are in endpoint_ops.cpp.
+// Set-up, demultiplexing and polling.
 #include "proto/endpoint.h"
 
 #include <algorithm>
@@ -15,15 +15,6 @@ MaybeError bad_value(const char* field, std::uint64_t value, std::string allowed
 }
 
 }  // namespace
-
-Endpoint::Endpoint(const EndpointConfig& config)
-    : context_(config),
-      probe_ids_(config.seed, "probes"),
-      up_ports_((1u << config.ports) - 1),
-      path_validation_({config.secret, config.seed}) {
-  // Another process at the same address would otherwise begin with the same ids.
-  next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
-}
 
 MaybeError Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile, context_.config.ports)) return v;
@@ -47,22 +38,14 @@ MaybeError Endpoint::destroy_cq(std::uint32_t cq) {
 }
 
 bool Endpoint::is_cq_in_use(std::uint32_t cq) const {
-  for (const Slot& slot : slots_)
-    if (slot.qp && slot.qp->uses(*cqs_[cq])) return true;
-  return false;
-}
-
-bool Endpoint::remove_peer(std::uint32_t peer) {
-  if (!peers_.contains(peer) || peers_[peer].claims == 0) return false;
-  --peers_[peer].claims;
-  release_peer(peer);
-  return true;
+  return qps_.find_if([&](const QueuePair& pair) { return pair.uses(*cqs_[cq]); });
 }
 
 bool Endpoint::reserve(const QpnReservation& reserve, LazyAccept& owner) {
   if (reserve.first_qpn < 3 || reserve.last_qpn() > 0xFFFFFF || reservations_.overlap(reserve)) return false;
-  for (const Slot& slot : slots_)
-    if (slot.qpn && reserve.has_qpn(slot.qpn)) return false;
+  bool is_taken = false;
+  qps_.for_each_qpn([&](std::uint32_t qpn) { is_taken |= reserve.has_qpn(qpn); });
+  if (is_taken) return false;
   for (std::uint32_t i = 0; i < reserve.rkeys; ++i)
     if (memory_.contains(reserve.first_rkey + i)) return false;
   reservations_.add(reserve, owner);
@@ -71,32 +54,24 @@ bool Endpoint::reserve(const QpnReservation& reserve, LazyAccept& owner) {
 
 MaybeError Endpoint::create_qp(std::uint32_t qpn, const LazyAccept* by) {
   if (qpn < 3 || qpn > 0xFFFFFF) return bad_value("qpn", qpn, "3 to 16777215");
-  if (qpns_.find(qpn) || reservations_.owner_of_qpn(qpn) != by)
+  if (qps_.find(qpn) || reservations_.owner_of_qpn(qpn) != by)
     return bad_moment("qpn", qpn, "a number that is not in use");
-  std::uint32_t slot = static_cast<std::uint32_t>(slots_.size());
-  if (free_slots_.empty()) {
-    slots_.emplace_back();
-  } else {
-    slot = free_slots_.back();
-    free_slots_.pop_back();
-  }
   if (time_wait_) time_wait_->forget(qpn);
-  slots_[slot].qpn = qpn;
-  qpns_.insert(qpn, slot);
+  qps_.add(qpn);
   return std::nullopt;
 }
 
 MaybeError Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
-  const auto slot = qpns_.find(qpn);
+  const auto slot = qps_.find(qpn);
   if (!slot) return bad_moment("qpn", qpn, "a queue pair that exists");
-  if (at(*slot)) return bad_moment("qpn", qpn, "a queue pair in RESET, to go to INIT");
+  if (qps_.at(*slot)) return bad_moment("qpn", qpn, "a queue pair in RESET, to go to INIT");
   if (!ev_profiles_.contains(a.ev_profile)) return bad_value("ev_profile", a.ev_profile, "a profile that was added");
   if (!cc_profiles_.contains(a.cc_profile)) return bad_value("cc_profile", a.cc_profile, "a profile that was added");
   if (!cqs_.contains(a.send_cq)) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
   if (a.domain > last_domain_) return bad_value("domain", a.domain, "0, or a protection domain that was created");
   if (!cqs_.contains(a.recv_cq)) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
-  slots_[*slot].qp = std::make_unique<QueuePair>(qpn, context_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
-                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], a);
+  qps_.set(*slot, std::make_unique<QueuePair>(qpn, context_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
+                                              memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], a));
   return std::nullopt;
 }
 
@@ -104,37 +79,12 @@ MaybeError Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
 MaybeError Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
-  if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
+  if (!has_peer(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
   if (auto v = pair->check_rtr(attributes)) return v;
-  Peer& peer = peers_[attributes.peer];
-  // Nobody here has been in touch with it: it may have been restarted since.
-  if (peer.is_known && !has_working_qp(attributes.peer)) reset_peer(now, attributes.peer);
+  node_ops_.before_rtr(now, attributes.peer);
   pair->to_rtr(attributes, now);
-  ++peer.refs;
-  ++peer.queue_pairs;
-  const bool is_new = !peer.is_known;
-  peer.is_known = true;
-  if (is_new && context_.config.proves_addresses) {
-    peer.validated_ports = 0;
-    path_validation_.add(now, attributes.peer, (1u << context_.config.ports) - 1);
-  }
-  pair->set_ports(now, live_ports(attributes.peer), peer.validated_ports);
-  if (!peer.has_qp) {
-    peer.first_qp = *qpns_.find(qpn);
-    peer.has_qp = true;
-  }
-  // It may have begun anew without our noticing, and believe that every port is up.
-  const std::uint32_t all = (1u << context_.config.ports) - 1;
-  const bool is_due = up_ports_ != all || (peer.announced_ports & all) != up_ports_ ||
-                      (is_new && context_.config.announces_ports);
-  if (is_due) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  node_ops_.on_rtr(now, *qps_.find(qpn));
   return std::nullopt;
-}
-
-bool Endpoint::has_working_qp(std::uint32_t peer) {
-  const auto works = [&](const QueuePair* pair) { return pair && pair->peer() == peer && pair->is_working(); };
-  if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
-  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
 }
 
 MaybeError Endpoint::modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes) {
@@ -151,32 +101,15 @@ MaybeError Endpoint::modify_error(Time now, std::uint32_t qpn) {
 }
 
 bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
-  const auto slot = qpns_.find(qpn);
+  const auto slot = qps_.find(qpn);
   if (!slot) return false;
-  if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
+  if (const QueuePair* pair = qps_.at(*slot); pair && pair->has_peer()) {
     if (!time_wait_) time_wait_ = std::make_unique<TimeWait>();
-    time_wait_->add(pair->time_wait_state(), now);  // which holds the peer in the queue pair's place
+    time_wait_->add(pair->time_wait_state(), now);
     if (pair->has_reply()) time_wait_->owe_ack(qpn, pair->responder().reply_trigger_port());
-    Peer& peer = peers_[pair->peer()];
-    --peer.queue_pairs;
-    if (peer.first_qp == *slot) {
-      peer.has_qp = false;
-      for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-        const QueuePair* other = at(i);
-        if (i == *slot || !other || !other->has_peer() || other->peer() != pair->peer()) continue;
-        peer.first_qp = i;
-        peer.has_qp = true;
-        break;
-      }
-      if (!peer.has_qp) peers_.stop_announcing(peer);
-    }
+    node_ops_.on_destroy(*slot);
   }
-  for (PendingProbe& probe : pending_probes_)
-    if (probe.owner == PendingProbe::Owner::queue_pair && probe.slot == *slot)
-      probe.owner = PendingProbe::Owner::settled;
-  slots_[*slot] = Slot{};
-  free_slots_.push_back(*slot);
-  qpns_.erase(qpn);
+  qps_.remove(*slot);
   drop_expired(now);
   return true;
 }
@@ -184,24 +117,18 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
 void Endpoint::drop_expired(Time now) {
   if (!time_wait_) return;
   time_wait_->handle_timeout(now);
-  while (const auto peer = time_wait_->poll_expired()) release_peer(*peer);
+  while (const auto peer = time_wait_->poll_expired()) node_ops_.release_peer(*peer);
 }
 
 void Endpoint::enter_time_wait(Time now) {
-  for (std::size_t slot = 0; slot < slots_.size(); ++slot)
-    if (slots_[slot].qpn) destroy_qp(now, slots_[slot].qpn);
+  qps_.for_each_qpn([&](std::uint32_t qpn) { destroy_qp(now, qpn); });
   memory_ = Memory{};
 }
 
-QueuePair* Endpoint::qp(std::uint32_t qpn) {
-  const auto slot = qpns_.find(qpn);
-  return slot ? at(*slot) : nullptr;
-}
-
 std::optional<QpState> Endpoint::qp_state(std::uint32_t qpn) const {
-  const auto slot = qpns_.find(qpn);
+  const auto slot = qps_.find(qpn);
   if (!slot) return std::nullopt;
-  const QueuePair* pair = slots_[*slot].qp.get();
+  const QueuePair* pair = qps_.at(*slot);
   return pair ? pair->state() : QpState::reset;
 }
 
@@ -230,50 +157,40 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  if (!unreachable_probes_.empty()) [[unlikely]]
-    unreachable_probes_.on_heard(arrival.peer);
+  EndpointStats& stats = context_.event_log.stats;
+  const auto refuse = [&](RefusedPacket why, std::uint64_t& counter) {
+    context_.refuse(now, why, counter, &packet.bth, arrival);
+  };
+  node_ops_.on_arrival(arrival.peer);
   if (arrival.port >= context_.config.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
-    return context_.refuse(now, RefusedPacket::malformed, context_.event_log.stats.refused_malformed, &packet.bth,
-                           arrival);
-  const bool may_be_new = !path_validation_.empty() && peers_.contains(arrival.peer);
-  if (may_be_new && !(peers_[arrival.peer].validated_ports >> arrival.port & 1)) [[unlikely]]
-    path_validation_.on_heard(now, arrival.peer);
+    return refuse(RefusedPacket::malformed, stats.refused_malformed);
+  node_ops_.on_packet(now, arrival);
   if (packet.bth.dqp == wire::endpoint_qpn) {
-    if (!peers_.contains(arrival.peer))
-      return context_.refuse(now, RefusedPacket::unknown_peer, context_.event_log.stats.refused_unknown_peer,
-                             &packet.bth, arrival);
+    if (!has_peer(arrival.peer)) return refuse(RefusedPacket::unknown_peer, stats.refused_unknown_peer);
     reservations_.for_each_owner([&](LazyAccept& owner) {
-      if (!peers_[arrival.peer].has_qp) owner.on_first_packet(*this, now, arrival.peer, wire::endpoint_qpn);
+      if (!node_ops_.has_qp_to(arrival.peer)) owner.on_first_packet(*this, now, arrival.peer, wire::endpoint_qpn);
     });
-    if (packet.bth.opcode == wire::Opcode::endpoint_request) return handle_request(now, packet, arrival);
-    if (packet.bth.opcode == wire::Opcode::endpoint_response) return handle_response(now, packet, arrival);
+    if (packet.bth.opcode == wire::Opcode::endpoint_request) return node_ops_.handle_request(now, packet, arrival);
+    if (packet.bth.opcode == wire::Opcode::endpoint_response) return node_ops_.handle_response(now, packet, arrival);
   }
-  auto slot = qpns_.find(packet.bth.dqp);
+  auto slot = qps_.find(packet.bth.dqp);
   if (!slot && !reservations_.empty()) [[unlikely]]
     slot = on_first_packet(now, packet, arrival);
   const bool is_node_operation = std::holds_alternative<wire::EndpointRequest>(packet.body) ||
                                  std::holds_alternative<wire::EndpointResponse>(packet.body);
-  const auto heard = slot || is_node_operation || !time_wait_ ? TimeWait::Handled::not_ours
-                                                              : time_wait_->handle(packet, arrival);
-  if (heard == TimeWait::Handled::answered || heard == TimeWait::Handled::refused)
-    ++context_.event_log.stats.departed_answers;
-  if (heard == TimeWait::Handled::answered) return;
-  if (heard == TimeWait::Handled::late_answer) {
-    ++context_.event_log.stats.late_answers;
-    return;
+  if (!slot && !is_node_operation && time_wait_) {
+    using Handled = TimeWait::Handled;
+    const Handled handled = time_wait_->handle(packet, arrival);
+    stats.departed_answers += handled == Handled::answered || handled == Handled::refused;
+    stats.late_answers += handled == Handled::late_answer;
+    if (handled == Handled::answered || handled == Handled::late_answer) return;
+    if (handled == Handled::wrong_peer) return refuse(RefusedPacket::wrong_peer, stats.refused_wrong_peer);
   }
-  if (heard == TimeWait::Handled::wrong_peer)
-    return context_.refuse(now, RefusedPacket::wrong_peer, context_.event_log.stats.refused_wrong_peer, &packet.bth,
-                           arrival);
-  if (!slot || is_node_operation)
-    return context_.refuse(now, RefusedPacket::unknown_qp, context_.event_log.stats.refused_unknown_qp, &packet.bth,
-                           arrival);
-  QueuePair* pair = at(*slot);
-  if (!pair)
-    return context_.refuse(now, RefusedPacket::wrong_state, context_.event_log.stats.refused_wrong_state, &packet.bth,
-                           arrival);
+  if (!slot || is_node_operation) return refuse(RefusedPacket::unknown_qp, stats.refused_unknown_qp);
+  QueuePair* pair = qps_.at(*slot);
+  if (!pair) return refuse(RefusedPacket::wrong_state, stats.refused_wrong_state);
   pair->handle(now, packet, arrival);
-  after_input(now, *slot);
+  scheduler_.schedule(now, *slot);
 }
 
 // What is no question is an answer to nothing that such a queue pair has said.
@@ -283,59 +200,16 @@ std::optional<std::uint32_t> Endpoint::on_first_packet(Time now, const wire::Pac
   LazyAccept* owner = reservations_.owner_of_qpn(packet.bth.dqp);
   if (!owner) return std::nullopt;
   owner->on_first_packet(*this, now, arrival.peer, packet.bth.dqp);
-  return qpns_.find(packet.bth.dqp);
-}
-
-void Endpoint::end_batch(Time now) {
-  context_.in_batch = false;
-  for (; !batch_list_.empty(); batch_list_.pop()) {
-    const std::uint32_t slot = batch_list_.front();
-    QueuePair* pair = at(slot);
-    if (!pair) continue;
-    pair->in_batch_list = false;
-    pair->end_batch(now);
-    after_input(now, slot);
-  }
+  return qps_.find(packet.bth.dqp);
 }
 
 void Endpoint::handle_stall(Time now) {
-  for (Slot& slot : slots_)
-    if (slot.qp) slot.qp->requester().on_stall(now);
-}
-
-void Endpoint::list(std::uint32_t slot) {
-  QueuePair& pair = *at(slot);
-  if (!pair.in_reply_list && pair.has_reply()) {
-    pair.in_reply_list = true;
-    reply_list_.push(slot);
-  }
-  if (!pair.in_data_list) {
-    pair.in_data_list = true;
-    data_list_.push(slot);
-  }
-  if (context_.in_batch && !pair.in_batch_list) {
-    pair.in_batch_list = true;
-    batch_list_.push(slot);
-  }
-}
-
-void Endpoint::after_input(Time now, std::uint32_t slot) {
-  list(slot);
-  arm(now, slot);
-}
-
-// A probe that is already due waits for a port, which poll_data offers it; a timer for it would only spin.
-void Endpoint::arm(Time now, std::uint32_t slot) {
-  QueuePair& pair = *at(slot);
-  const Time deadline = pair.deadline(now);
-  if (deadline >= pair.armed_at) return;
-  pair.armed_at = deadline;
-  timers_.push(deadline, slot);
+  qps_.for_each([now](std::uint32_t, QueuePair& pair) { pair.requester().on_stall(now); });
 }
 
 void Endpoint::wake(Time now, std::uint32_t qpn) {
-  const auto slot = qpns_.find(qpn);
-  if (slot && at(*slot)) after_input(now, *slot);
+  const auto slot = qps_.find(qpn);
+  if (slot && qps_.at(*slot)) scheduler_.schedule(now, *slot);
 }
 
 MaybeError Endpoint::find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair) {
@@ -372,40 +246,23 @@ MaybeError Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, c
 
 void Endpoint::handle_timeout(Time now) {
   handled_at_ = now;
-  while (!timers_.empty() && timers_.front().at <= now) {
-    const auto entry = timers_.pop();
-    QueuePair* pair = entry.slot < slots_.size() ? at(entry.slot) : nullptr;
-    if (!pair || pair->armed_at != entry.at) continue;
-    pair->armed_at = Time::never();
-    pair->handle_timeout(now);
-    after_input(now, entry.slot);
-  }
-  while (const auto peer = unreachable_probes_.empty() ? std::nullopt : unreachable_probes_.poll_dead(now))
-    give_up(now, *peer);
+  scheduler_.handle_timeout(now);
+  node_ops_.handle_timeout(now);
   drop_expired(now);
 }
 
 Time Endpoint::poll_timeout() {
-  while (!timers_.empty()) {
-    const QueuePair* pair = at(timers_.front().slot);
-    if (pair && pair->armed_at == timers_.front().at) break;
-    timers_.pop();
-  }
-  Time first = timers_.empty() ? Time::never() : timers_.front().at;
-  if (!unreachable_probes_.empty()) first = std::min(first, unreachable_probes_.deadline(handled_at_));
-  if (time_wait_) first = std::min(first, time_wait_->deadline());
-  if (!path_validation_.empty()) first = std::min(first, path_validation_.deadline(handled_at_));
-  return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
+  const Time first = std::min(scheduler_.poll_timeout(), node_ops_.deadline(handled_at_));
+  return time_wait_ ? std::min(first, time_wait_->deadline()) : first;
 }
 
 PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& request) {
-  const auto slot = qpns_.find(qpn);
-  if (!slot || !at(*slot)) return PostStatus::wrong_state;
-  const PostStatus status = at(*slot)->post(now, request);
+  const auto slot = qps_.find(qpn);
+  if (!slot || !qps_.at(*slot)) return PostStatus::wrong_state;
+  const PostStatus status = qps_.at(*slot)->post(now, request);
   if (status != PostStatus::ok) return status;
-  if (context_.config.proves_addresses && peers_[at(*slot)->peer()].validated_ports == 0)
-    path_validation_.resume(now, at(*slot)->peer());
-  after_input(now, *slot);
+  node_ops_.on_post(now, qps_.at(*slot)->peer());
+  scheduler_.schedule(now, *slot);
   return PostStatus::ok;
 }
 
@@ -420,77 +277,18 @@ PostStatus Endpoint::post_receives(std::uint32_t qpn, std::uint64_t wr_id, std::
 }
 
 bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) {
-  free_ports &= up_ports_;
+  free_ports &= up_ports();
   if (free_ports == 0) return false;
-  if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
+  if (node_ops_.poll_answer(now, free_ports, out)) return true;
   if (time_wait_ && time_wait_->has_answer()) {
-    const auto live = [this](std::uint32_t peer) { return live_ports(peer) & peers_[peer].validated_ports; };
-    if (time_wait_->poll(free_ports, live, out)) return true;
+    const auto usable = [this](std::uint32_t peer) { return node_ops_.usable_ports(peer); };
+    if (time_wait_->poll(free_ports, usable, out)) return true;
   }
-  if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
-  if (peers_.deadline() <= now && poll_port_updates(now, free_ports, out)) return true;
-  if (path_validation_.deadline() <= now && poll_challenge(now, free_ports, out)) return true;
-  if (!unreachable_probes_.empty() && poll_unreachable_probe(now, free_ports, out)) return true;
-  if (caller_ports_ && poll_caller_probe(now, free_ports, out)) return true;
-  return !data_list_.empty() && poll_data(now, free_ports, out);
-}
-
-bool Endpoint::poll_replies(Time now, std::uint32_t free_ports, Transmit& out) {
-  for (std::size_t turns = reply_list_.size(); turns; --turns) {
-    const std::uint32_t slot = reply_list_.front();
-    QueuePair* pair = at(slot);
-    if (pair && pair->poll_reply(now, free_ports, out)) {
-      if (!pair->has_reply()) {
-        pair->in_reply_list = false;
-        reply_list_.pop();
-      }
-      return true;
-    }
-    reply_list_.pop();
-    if (!pair) continue;
-    if (pair->has_reply()) reply_list_.push(slot);  // its ports are busy: let others go first
-    else pair->in_reply_list = false;
-  }
-  return false;
-}
-
-// Round robin over the queue pairs, a spray quantum at a time.
-bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
-  for (std::size_t turns = data_list_.size(); turns; --turns) {
-    const std::uint32_t slot = data_list_.front();
-    QueuePair* pair = at(slot);
-    if (!pair) {
-      data_list_.pop();
-      continue;
-    }
-    const bool may_probe = pair->is_probe_due(now);
-    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, shared_paths_from(pair->peer()))
-                                      : std::nullopt) {
-      const std::uint16_t id = register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
-      fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
-      out.qpn = slots_[slot].qpn;
-      out.wide = pair->wide_of(*wanted);
-      arm(now, slot);
-      return true;
-    }
-    const auto result = pair->poll_data(now, free_ports, out);
-    if (result == Requester::Poll::sent) {
-      // Where packets were in flight before, a timer runs that sending can only make later.
-      if (pair->requester().packets_in_flight() <= 1) arm(now, slot);
-      if (burst_left_ == 0) burst_left_ = pair->requester().spray_quantum();
-      if (--burst_left_ == 0 && data_list_.size() > 1) {
-        data_list_.pop();
-        data_list_.push(slot);
-      }
-      return true;
-    }
-    burst_left_ = 0;
-    data_list_.pop();
-    arm(now, slot);
-    if (result == Requester::Poll::no_port || pair->is_probe_due(now)) data_list_.push(slot);
-    else pair->in_data_list = false;
-  }
-  return false;
+  if (scheduler_.has_reply() && scheduler_.poll_reply(now, free_ports, out)) return true;
+  if (node_ops_.poll_request(now, free_ports, out)) return true;
+  return scheduler_.poll_data(now, free_ports, out, [&](std::uint32_t slot, QueuePair& pair) {
+    return node_ops_.poll_ev_probe(now, slot, pair, free_ports, out);
+  });
 }
 
 std::size_t Endpoint::poll_completions(std::uint32_t cq, std::span<Completion> out) {

@@ -10,23 +10,20 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "base/handles.h"
-#include "base/id_table.h"
 #include "base/prefetch.h"
 #include "proto/completion.h"
 #include "proto/config.h"
 #include "proto/context.h"
 #include "proto/memory.h"
-#include "proto/path_validation.h"
-#include "proto/peers.h"
+#include "proto/node_ops.h"
+#include "proto/qp_scheduler.h"
+#include "proto/qp_table.h"
 #include "proto/qpn_reservations.h"
 #include "proto/queue_pair.h"
 #include "proto/time_wait.h"
-#include "proto/timers.h"
 #include "proto/transmit.h"
-#include "proto/unreachable_probes.h"
 
 namespace softmrc::proto {
 
@@ -34,13 +31,13 @@ namespace softmrc::proto {
 constexpr Duration stall_threshold = microseconds(600);
 // A driver takes packets in turns, and a batch lasts while some plane has more; where that never ends, so many turns.
 constexpr std::uint32_t max_turns_in_batch = 8;
-// Of an answer that is longer than those of nodes to each other: so many count as one.
-constexpr std::uint32_t bytes_of_an_answer = 1'600;
 
 class Endpoint {
  public:
   // The configuration must have passed validate().
-  explicit Endpoint(const EndpointConfig& config);
+  explicit Endpoint(const EndpointConfig& config) : context_(config) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
 
   // Set-up. Profiles are shared, so that a hundred thousand endpoints can hold the same one.
   MaybeError add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id);
@@ -55,16 +52,17 @@ class Endpoint {
   Domain create_domain() { return ++last_domain_; }
   // Where the driver numbers them.
   void allow_domains(Domain last) { last_domain_ = last; }
-  std::uint32_t add_peer() { return peers_.add(); }
+  std::uint32_t add_peer() { return node_ops_.add_peer(); }
   // One that is known already, once more.
-  void claim_peer(std::uint32_t peer) { peers_.claim(peer); }
-  // For each time that it was added. It stays for as long as queue pairs have it for a peer, and their last words.
-  bool remove_peer(std::uint32_t peer);
-  bool has_peer(std::uint32_t peer) const { return peers_.contains(peer); }
-  bool has_working_qp(std::uint32_t peer);
-  std::uint32_t peers() const { return peers_.known(); }
-  // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
-  void reset_peer(Time now, std::uint32_t peer);
+  void claim_peer(std::uint32_t peer) { node_ops_.claim_peer(peer); }
+  // For each time that it was added. It stays for as long as queue pairs, or their TIME-WAIT states, have it for a
+  // peer.
+  bool remove_peer(std::uint32_t peer) { return node_ops_.remove_peer(peer); }
+  bool has_peer(std::uint32_t peer) const { return node_ops_.has_peer(peer); }
+  bool has_working_qp(std::uint32_t peer) const { return node_ops_.has_working_qp(peer); }
+  std::uint32_t peers() const { return node_ops_.peers(); }
+  // Another process may be at this peer's addresses now: what either side told the other before is void.
+  void reset_peer(Time now, std::uint32_t peer) { node_ops_.reset_peer(now, peer); }
   // Keeps numbers for queue pairs and regions that are made later, by whoever keeps them alone. False where some are
   // taken.
   bool reserve(const QpnReservation& reserve, LazyAccept& owner);
@@ -79,16 +77,14 @@ class Endpoint {
   bool is_rkey_free(std::uint32_t rkey) const { return !memory_.contains(rkey) && !reservations_.owner_of_rkey(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
-    for (const Slot& slot : slots_)
-      if (slot.qp && slot.qp->requester().reads_from(begin, end)) return true;
-    return false;
+    return qps_.find_if([&](const QueuePair& pair) { return pair.requester().reads_from(begin, end); });
   }
   MaybeError create_qp(std::uint32_t qpn, const LazyAccept* by = nullptr);
   MaybeError modify_init(std::uint32_t qpn, const InitAttributes& attributes);
   MaybeError modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
   MaybeError modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
   MaybeError modify_error(Time now, std::uint32_t qpn);
-  // The owner may take its memory back. The peer is still told what had arrived, and that no more will be taken.
+  // The owner may take its memory back. The peer still learns what had arrived, and that no more will be taken.
   bool destroy_qp(Time now, std::uint32_t qpn);
   // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
   void enter_time_wait(Time now);
@@ -98,25 +94,24 @@ class Endpoint {
     if (time_wait_) time_wait_->repeat(turn);
   }
   // nullptr for a number that does not exist or is still in RESET.
-  QueuePair* qp(std::uint32_t qpn);
-  const QueuePair* qp(std::uint32_t qpn) const { return const_cast<Endpoint*>(this)->qp(qpn); }
+  QueuePair* qp(std::uint32_t qpn) { return qps_.qp(qpn); }
+  const QueuePair* qp(std::uint32_t qpn) const { return qps_.qp(qpn); }
   std::optional<QpState> qp_state(std::uint32_t qpn) const;
-  std::size_t queue_pairs() const { return slots_.size() - free_slots_.size(); }
+  std::size_t queue_pairs() const { return qps_.size(); }
   // Those who keep numbers, and will want more.
   std::size_t reserves() const { return reservations_.size(); }
   // Calls back with the number of each.
   template <typename F>
   void for_each_qpn(F f) const {
-    for (const Slot& slot : slots_)
-      if (slot.qpn) f(slot.qpn);
+    qps_.for_each_qpn(f);
   }
 
   // In.
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
   void handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
   // Between these two, packets are handed in that had been waiting side by side.
-  void begin_batch() { context_.in_batch = true; }
-  void end_batch(Time now);
+  void begin_batch() { scheduler_.begin_batch(); }
+  void end_batch(Time now) { scheduler_.end_batch(now); }
   // The driver was held up between taking packets and sending them: no verdict may rest on when they were taken.
   void handle_stall(Time now);
   void handle_timeout(Time now);
@@ -124,19 +119,23 @@ class Endpoint {
   PostStatus post_receive(std::uint32_t qpn, std::uint64_t wr_id);
   // So many that are alike; all or none.
   PostStatus post_receives(std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count);
-  void set_port(Time now, std::uint32_t port, bool is_up);
-  // The network says that nobody is there. Anybody may say so: it makes us ask, and it shortens our patience.
-  void on_unreachable(Time now, std::uint32_t peer);
-  // Whether the driver may answer a question of its own with so many bytes. It counts as several answers, but takes
+  void set_port(Time now, std::uint32_t port, bool is_up) { node_ops_.set_port(now, port, is_up); }
+  // The network says that nobody is there. Anybody may say so: the peer is asked, and given up sooner if it is silent.
+  void on_unreachable(Time now, std::uint32_t peer) { node_ops_.on_unreachable(now, peer); }
+  // Whether the driver may answer a request of its own kind with so many bytes. It counts as several answers, but takes
   // nothing from those that are short.
-  bool may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes);
+  bool may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes) {
+    return node_ops_.may_answer_at_length(now, peer, bytes);
+  }
   // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`.
   // False when there will be none: the port is down, or too many wait for it already.
-  bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
-             TrafficClass traffic_class = TrafficClass::data_no_trim);
+  bool probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
+             TrafficClass traffic_class = TrafficClass::data_no_trim) {
+    return node_ops_.probe(peer, port, entropy, token, traffic_class);
+  }
   // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be
   // used.
-  void ping(std::uint32_t qpn);
+  void ping(std::uint32_t qpn) { node_ops_.ping(qpn); }
   // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is
   // set up and after.
   MaybeError deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
@@ -155,93 +154,24 @@ class Endpoint {
   // Asks for the memory that the next input will touch, one step behind this object itself: for simulators that hold
   // more endpoints than caches do.
   void prefetch_state() const {
-    prefetch(slots_.data());
-    prefetch(qpns_.memory());
-    prefetch(data_list_.front_slot());
-    prefetch(timers_.memory());
+    qps_.prefetch_state();
+    scheduler_.prefetch_state();
     if (cqs_.contains(0)) prefetch(cqs_[0].get());
   }
 
   void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { context_.event_log.set_sink(sink, wanted); }
   const EndpointStats& stats() const { return context_.event_log.stats; }
   const EndpointConfig& config() const { return context_.config; }
-  std::uint32_t up_ports() const { return up_ports_; }
+  std::uint32_t up_ports() const { return node_ops_.up_ports(); }
   bool has_cq(std::uint32_t cq) const { return cqs_.contains(cq); }
   std::size_t completion_queues() const { return cqs_.size(); }
   std::size_t completions_waiting(std::uint32_t cq) const { return cqs_.contains(cq) ? cqs_[cq]->size() : 0; }
 
  private:
-  struct Slot {
-    std::uint32_t qpn = 0;
-    std::unique_ptr<QueuePair> qp;  // null in RESET
-  };
-  // An EV probe that is out: whose it is and when it left.
-  struct PendingProbe {
-    // Settled: nobody waits for it any longer, but its answer, or a copy of that, may still come.
-    enum class Owner : std::uint8_t { nobody, settled, queue_pair, caller, suspect };
-    bool is_awaited() const { return owner > Owner::settled; }
-    Owner owner = Owner::nobody;
-    std::uint16_t id = 0;
-    std::uint32_t slot = 0;  // the queue pair's, or the caller's token; of a doubt about one, its number
-    std::uint32_t peer = 0;
-    ProbeRequest probe;
-    Time sent_at{};
-    TrafficClass traffic_class = TrafficClass::data_no_trim;
-  };
-  struct Answer {
-    std::uint32_t peer = 0;
-    std::uint32_t qpn = no_qpn;  // under whose keys it was asked
-    std::uint16_t id = 0;
-    std::uint8_t port = 0;
-    wire::EndpointOp op{};
-    wire::Timestamp timestamp;
-    std::uint64_t key = 0;
-    Time asked_at{};
-    // A copy takes another path of the plane that the question came from, or another plane than the answer, which was
-    // `port`; one that strays even a plane that is not validated.
-    enum class Way : std::uint8_t { usual, other_path, other_plane, any_plane } way = Way::usual;
-  };
-
   std::optional<std::uint32_t> on_first_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
   void refuse_damaged(Time now, const Arrival& arrival);
-  void after_input(Time now, std::uint32_t slot);
-  void list(std::uint32_t slot);
-  void arm(Time now, std::uint32_t slot);
-  void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
-  void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
-  void handle_probe_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
-  void handle_update_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
-  void refuse_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
-  bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
-  bool send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out);
-  QueuePair* any_qp_to(std::uint32_t peer);
-  bool may_answer(Time now, TokenBucket& own, TokenBucket& shared, std::uint32_t count = 1);
-  const QueuePair* qp_with_key(std::uint32_t peer, std::uint64_t key);
-  const QueuePair* first_qp_with_key(std::uint32_t peer, std::uint64_t key);
-  std::uint64_t key_for(std::uint32_t peer) const;
-  std::span<SharedReversePath> shared_paths_from(std::uint32_t peer);
-  bool seems_unreachable_by(std::uint32_t peer, Time now);
   MaybeError find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
-  bool poll_port_updates(Time now, std::uint32_t free_ports, Transmit& out);
-  bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
-  bool poll_unreachable_probe(Time now, std::uint32_t free_ports, Transmit& out);
-  bool poll_challenge(Time now, std::uint32_t free_ports, Transmit& out);
-  void confirm_path(Time now, std::uint32_t peer, std::uint8_t port);
-  bool echoes_nonces(std::uint32_t peer) const;
-  bool has_work_for(std::uint32_t peer) const;
-  void give_up(Time now, std::uint32_t peer);
-  bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);
-  bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
-  void fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
-                    std::uint32_t entropy, Transmit& out);
-  void fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key,
-                     std::uint32_t peer, std::uint8_t port, Transmit& out);
-  std::uint16_t register_probe(const PendingProbe& probe);
-  std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
-  void refresh_ports(Time now, std::uint32_t peer);
-  void release_peer(std::uint32_t peer);
   void drop_expired(Time now);
-  QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
 
   EndpointContext context_;
   Handles<std::shared_ptr<const EvProfile>> ev_profiles_;
@@ -250,28 +180,11 @@ class Endpoint {
   Memory memory_;
   QpnReservations reservations_;
   Domain last_domain_ = 0;
-  std::vector<Slot> slots_;
-  std::vector<std::uint32_t> free_slots_;
-  IdTable qpns_;
-  Peers peers_;
-  Timers timers_;
-  Time handled_at_ = Time::long_ago();  // what was due by then waits for a port, not for the clock
-  Ring<std::uint32_t> reply_list_;
-  Ring<std::uint32_t> data_list_;
-  Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
-  std::uint32_t burst_left_ = 0;    // packets the queue pair at the head may still send before the next one's turn
-  Ring<Answer> answers_;
-  TokenBucket allowance_;
-  TokenBucket long_allowance_;
-  std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
-  std::uint32_t caller_ports_ = 0;                 // those with probes waiting
-  std::vector<PendingProbe> pending_probes_;
-  Prng probe_ids_;  // which nobody should be able to guess
-  std::uint16_t next_update_id_ = 0;
-  std::uint32_t up_ports_ = 0;
-  UnreachableProbes unreachable_probes_;
-  PathValidation path_validation_;
+  QpTable qps_;
+  QpScheduler scheduler_{context_, qps_};
+  NodeOps node_ops_{context_, qps_, scheduler_};
   std::unique_ptr<TimeWait> time_wait_;  // null until a queue pair is
+  Time handled_at_ = Time::long_ago();   // what was due by then waits for a port, not for the clock
 };
 
 }  // namespace softmrc::proto

@@ -73,18 +73,18 @@ struct Peer {
   std::uint32_t usable_ports = ~0u;     // as the peer reported them
   std::uint32_t validated_ports = ~0u;  // where it has answered, if that is asked for; see path_validation.h
   TokenBucket strays;                   // answers that go where neither a proof nor the question came from
-  RecentUpdates heard;
-  Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
-  Time heard_at = Time::long_ago();  // ... and when it came
-  std::uint16_t heard_id = 0;        // what `usable_ports` rests on ...
-  RepeatTimer reminder;              // ... and is answered again where some are not
-  RecentUpdates said;
+  RecentUpdates received;
+  Serial<16> received_ticks;            // when the newest of them was sent, by the peer's clock ...
+  Time received_at = Time::long_ago();  // ... and when it came
+  std::uint16_t received_id = 0;        // what `usable_ports` rests on ...
+  RepeatTimer reminder;                 // ... and is answered again where some are not
+  RecentUpdates sent;
   bool is_known = false;       // some queue pair has had it for a peer
   std::uint32_t first_qp = 0;  // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
-  std::uint32_t queue_pairs = 0;        // to this peer
-  std::vector<SharedReversePath> ways;  // back from it, by port; empty while one queue pair at most needs them
-  std::uint32_t announced_ports = ~0u;  // of ours: what this peer was last told
+  std::uint32_t queue_pairs = 0;                 // to this peer
+  std::vector<SharedReversePath> reverse_paths;  // by port; empty while one queue pair at most needs them
+  std::uint32_t announced_ports = ~0u;           // of ours: what this peer was last told
   std::uint16_t update_id = 0;
   RepeatTimer update;                     // pending until it is answered
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
@@ -135,9 +135,9 @@ class Peers {
     tell(peer, now, id, live_ports);
     refresh();
   }
-  void end_round(Peer& peer, RepeatTimer& words, Time now, std::uint32_t live_ports) {
+  void end_round(Peer& peer, RepeatTimer& timer, Time now, std::uint32_t live_ports) {
     ++peer.rounds;
-    words.end_round(now, live_ports);
+    timer.end_round(now, live_ports);
     refresh();
   }
   // There is a new way to say it.
@@ -148,10 +148,10 @@ class Peers {
   }
   // The peer has said something new.
   void on_update(Peer& peer, Time now, PortUpdate update, Serial<16> ticks, std::uint32_t all_ports) {
-    peer.heard.add(update);
-    peer.heard_id = update.id;
-    peer.heard_ticks = ticks;
-    peer.heard_at = now;
+    peer.received.add(update);
+    peer.received_id = update.id;
+    peer.received_ticks = ticks;
+    peer.received_at = now;
     peer.usable_ports = update.ports;
     if (update.ports != all_ports) peer.reminder.begin(now + first_reminder, first_reminder, all_ports);
     else peer.reminder = {};
@@ -160,7 +160,7 @@ class Peers {
   // What an answer says: that the peer knows, that it may have taken old news for new, or nothing.
   enum class Answer : std::uint8_t { to_newest, to_older, to_nothing };
   Answer on_answer(Peer& peer, std::uint16_t update_id) {
-    PortUpdate* update = peer.said.find(update_id);
+    PortUpdate* update = peer.sent.find(update_id);
     if (!update) return Answer::to_nothing;
     if (update_id == peer.update_id) {
       peer.update = {};
@@ -197,7 +197,7 @@ class Peers {
 
   void tell(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
     peer.announced_ports = live_ports;
-    peer.said.add({id, live_ports});
+    peer.sent.add({id, live_ports});
     peer.update_id = id;
     peer.update.begin(now, first_repeat, live_ports);
   }

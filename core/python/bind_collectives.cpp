@@ -41,7 +41,8 @@ void make(Group* self, udp::Device& device, const Lanes& lanes, std::uint32_t ra
   std::iota(domains.begin(), domains.end(), device.create_domains(size));
   std::vector<ChannelResources> homes;
   for (const auto& [lane, evs, control] : lanes)
-    homes.push_back({&device.lane(lane), device.part_of_cq(cq, lane), evs, control, lane, device.lanes()});
+    homes.push_back(
+        {&device.lane(lane), &device.lane(lane), device.part_of_cq(cq, lane), evs, control, lane, device.lanes()});
   new (self) Group(homes, {rank, size, 4096}, std::move(domains), seed, std::move(port));
 }
 

@@ -136,8 +136,8 @@ void MrcHostFactory::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
     rank.domains.resize(ranks.size());
     for (proto::Domain& domain : rank.domains) domain = engine.create_domain();
     rank.part = std::make_unique<collectives::Group>(
-        std::vector<collectives::ChannelResources>{{host.driver.get(), rank.cq}}, group.place(r, config_.mtu),
-        rank.domains, seed + r, std::make_shared<collectives::CompletionNotifier>());
+        std::vector<collectives::ChannelResources>{{host.driver.get(), &host.driver->qp_factory(), rank.cq}},
+        group.place(r, config_.mtu), rank.domains, seed + r, std::make_shared<collectives::CompletionNotifier>());
     rank.part->start(config_.mtu);
   }
   std::array<std::uint32_t, 2> ids{};

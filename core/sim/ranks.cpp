@@ -25,10 +25,10 @@ void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvPro
   const std::uint32_t cq = engine.create_cq();
   std::vector<proto::Domain> domains(size());
   for (proto::Domain& domain : domains) domain = engine.create_domain();
-  groups_[rank] = std::make_unique<Group>(std::vector<collectives::ChannelResources>{{&mesh_.driver(rank), cq}},
-                                          collectives::RankInfo{rank, size(), config_.unit}, domains,
-                                          config_.seed * 0x9E3779B97F4A7C15u + rank,
-                                          std::make_shared<collectives::CompletionNotifier>());
+  groups_[rank] = std::make_unique<Group>(
+      std::vector<collectives::ChannelResources>{{&mesh_.driver(rank), &mesh_.driver(rank).qp_factory(), cq}},
+      collectives::RankInfo{rank, size(), config_.unit}, domains, config_.seed * 0x9E3779B97F4A7C15u + rank,
+      std::make_shared<collectives::CompletionNotifier>());
   ends_.push_back(groups_[rank]->reserve()[0]);
 }
 

@@ -1,5 +1,5 @@
 // Drives one endpoint for those that live on it, under a clock that is made up. It has no loop of its own: whoever
-// moves the clock calls `attend` after every batch that came in, and when it is due.
+// moves the clock calls `progress` after every batch that came in, and when it is due.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "proto/driver.h"
 #include "proto/endpoint.h"
+#include "proto/qp_factory.h"
 
 namespace softmrc::sim {
 
@@ -41,15 +42,6 @@ class SimDriver final : public proto::Driver {
     progress_requested_ = true;
     send_pending();
   }
-  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes,
-                         bool) override {
-    return engine.modify_init(qpn, attributes);
-  }
-  proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn,
-                            const proto::RtrAttributes& attributes) override {
-    return engine.modify_rtr(now, qpn, attributes);
-  }
-  void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override { engine.destroy_qp(now, qpn); }
   void add_progress_handler(proto::ProgressHandler* progress_handler) override {
     progress_handlers_.push_back(progress_handler);
   }
@@ -59,6 +51,7 @@ class SimDriver final : public proto::Driver {
   bool is_closed() const override { return is_closed_; }
   Time now() const override { return clock_.now(); }
 
+  proto::QpFactory& qp_factory() { return qp_factory_; }
   // True when they have more to do at once.
   bool progress() {
     bool has_more = progress_requested_ = false;
@@ -82,6 +75,7 @@ class SimDriver final : public proto::Driver {
   proto::Endpoint& engine_;
   Context& clock_;
   const std::uint32_t number_;
+  proto::PlainQpFactory qp_factory_;
   std::vector<proto::ProgressHandler*> progress_handlers_;
   bool progress_requested_ = false;
   bool is_closed_ = false;

@@ -16,6 +16,7 @@
 
 #include "proto/driver.h"
 #include "proto/endpoint.h"
+#include "proto/qp_factory.h"
 #include "udp/clock.h"
 #include "udp/event_count.h"
 #include "udp/flight_recorder.h"
@@ -59,7 +60,7 @@ class LaneOwner {
 // Whether a queue's completions all come from one lane, so that who waits for them can drive it.
 enum class QueueState : std::uint8_t { of_one_lane, of_several, gone };
 
-class Lane final : public proto::Driver {
+class Lane final : public proto::Driver, public proto::QpFactory {
  public:
   // Opens all sockets. Throws DeviceError. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
