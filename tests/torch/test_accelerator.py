@@ -23,13 +23,12 @@ from tests.torch.test_aliasing import Case, memory_of
 from tests.torch.told import Told
 from tests.torch.world import Rank, World, started
 
-from softmrc.torch import backend
-from softmrc.torch import device_pipeline as passage
+from softmrc.torch import backend, device_pipeline
 from softmrc.torch.chunks import LINE, cuts
-from softmrc.torch.device_pipeline import Conflicts, DevicePipeline
-from softmrc.torch.op_tracker import TransportOp
+from softmrc.torch.device_pipeline import DevicePipeline
 from softmrc.torch.staging import StagedTensor
 from softmrc.torch.thread_pool import ThreadPool
+from softmrc.torch.transport_op import TransportOp
 
 pytestmark = pytest.mark.process
 
@@ -50,20 +49,19 @@ def read_late(device: Device, tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
-# Any operations on memory that they share, nobody waiting before the last: the result is that of one after another.
+# Any collectives on memory that they share, nobody waiting before the last: the result is that of one after another.
 
 
 def under_way(here: Rank, seeds: range) -> None:
-    both, gloo = [here.group(), dist.new_group(list(range(here.size)))], here.group(backend="gloo")
+    ours, gloo = here.group(), here.group(backend="gloo")
     for seed in seeds:
         shared = random.Random(seed)
-        cases = [Case(here, seed * 100 + i, exchanges=i == 2) for i in range(shared.randint(1, 5))]
-        groups = [both[0] if shared.random() < 0.7 else both[1] for _ in cases]
+        cases = [Case(here, seed * 100 + i) for i in range(shared.randint(1, 5))]
         eager, cell = shared.choice([0.0, 0.2, 0.8]), shared.choice([4096, 60_000])
         second = memory_of(here, seed)
         with pretended(seed, cell, shared.randint(1, 4), eager=eager) as device:
             first = made_late(device, memory_of(here, seed))
-            works = [work for case, group in zip(cases, groups, strict=True) for work in case.begin(group, first)]
+            works = [work for case in cases for work in case.begin(ours, first)]
             random.Random(seed + here.rank).shuffle(works)
             for work in works:
                 work.wait()
@@ -73,7 +71,6 @@ def under_way(here: Rank, seeds: range) -> None:
             case.run_apart(gloo, second)
         assert torch.equal(found, second), [case.text for case in cases]
     dist.barrier()
-    dist.destroy_process_group(both[1])
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -164,30 +161,6 @@ def test_a_message_does_not_wait_for_cells(world: World) -> None:
     world.run(message_beside)
 
 
-def asked(here: Rank) -> None:
-    """A collective waits for what is being received; the message that makes the peer send it must not wait for that."""
-    peer = here.rank ^ 1
-    with pretended(here.rank, CELL, CELLS) as device:
-        x, y = made_late(device, torch.zeros(5000)), made_late(device, torch.full((5000,), 3.0))
-        if here.rank < peer:
-            receive = dist.irecv(x, peer)
-            total = dist.all_reduce(x, async_op=True)
-            dist.send(y, peer)
-            receive.wait()
-            total.wait()
-        else:
-            dist.recv(y, peer)
-            dist.send(made_late(device, torch.full((5000,), 5.0)), peer)
-            dist.all_reduce(x)
-        found = read_late(device, x)
-        device.synchronize()
-    assert torch.equal(found, torch.full((5000,), 5.0 * (here.size // 2)))
-
-
-def test_a_message_does_not_wait_behind_a_collective_that_is_held_back(world: World) -> None:
-    world.run(asked)
-
-
 def much(here: Rank) -> int:
     """How much memory it pins when a thousand times a cell travels, from several groups at once."""
     with pretended(here.rank, CELL, CELLS) as device:
@@ -211,7 +184,7 @@ def short(here: Rank) -> None:
     """What is small and complete at once begins in the caller's thread: no other is woken for it."""
     member = backend.find(None)
     with pretended(here.rank, eager=0.9) as device, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passage, "SHORT_S", 10.0)  # whatever else the machine does
+        patch.setattr(device_pipeline, "SHORT_S", 10.0)  # whatever else the machine does
         before = len(member._collective_queue._threads)
         for i in range(20):
             x = torch.full((100,), float(i))
@@ -382,10 +355,10 @@ def test_chunks_are_copied_while_others_travel() -> None:
             return begun[-1]
 
         streams = PretendedStreams(torch.device("cpu"), device)
-        passage = DevicePipeline(streams, [TransportOp([slot], [slot], begin, is_divisible=True)], Conflicts(), True)
-        passage.begin(starter, crew, lambda reason: None)
+        pipeline = DevicePipeline(streams, [TransportOp([slot], [slot], begin, is_divisible=True)], (), False, True)
+        pipeline.begin(starter, crew, lambda reason: None)
         until(lambda: len(begun) == CELLS)
-        assert not passage.done
+        assert not pipeline.done
         begun[1].end()  # the first to end need not be the first to begin
         until(lambda: bool(streams.onto.tasks) or float(tensor[CELL // 4 + 1]) == 2 * (CELL // 4 + 1))
         assert len(begun) == CELLS or not begun[0].done
@@ -393,8 +366,8 @@ def test_chunks_are_copied_while_others_travel() -> None:
         until(lambda: len(begun) == 5)
         for one in begun[2:]:
             one.end()
-        passage.wait(10)
-        passage.land_all().synchronize()
+        pipeline.wait(10)
+        pipeline.land_all().synchronize()
         assert torch.equal(tensor, torch.arange(5 * CELL // 4, dtype=torch.float32) * 2)
         device.synchronize()
     starter.close()
@@ -419,11 +392,11 @@ def test_the_callers_thread_goes_on_while_the_tensor_is_computed() -> None:
             return Told()
 
         streams = PretendedStreams(torch.device("cpu"), device)
-        passage = DevicePipeline(streams, [TransportOp([slot], [], begin)], Conflicts(), True)
-        passage.begin(starter, crew, lambda reason: None)
+        pipeline = DevicePipeline(streams, [TransportOp([slot], [], begin)], (), False, True)
+        pipeline.begin(starter, crew, lambda reason: None)
         assert not begun.wait(0.05)
         with pytest.raises(TimeoutError):
-            passage.wait(0.01)
+            pipeline.wait(0.01)
         gate.set()
         assert begun.wait(10) and seen == [100.0]
     starter.close()

@@ -23,8 +23,8 @@ def crews() -> Iterator[tuple[ThreadPool, ThreadPool]]:
 def test_operations_begin_in_the_order_of_issue(crews: tuple[ThreadPool, ThreadPool]) -> None:
     _, starter = crews
     gate, order = threading.Event(), []
-    first = Deferred(starter, gate.wait, lambda: order.append(1) or Told())
-    second = Deferred(starter, int, lambda: order.append(2) or Told())
+    first = Deferred(starter, lambda: (gate.wait(10) and order.append(1)) or Told())
+    second = Deferred(starter, lambda: order.append(2) or Told())
     assert starter.is_busy
     gate.set()
     for one in (first, second):
@@ -39,7 +39,7 @@ def test_what_goes_wrong_at_the_start_is_raised_in_wait(crews: tuple[ThreadPool,
     def refuse() -> Told:
         raise RuntimeError("rank 3 is gone")
 
-    refused = Deferred(starter, int, refuse)
+    refused = Deferred(starter, refuse)
     with pytest.raises(RuntimeError, match="rank 3"):
         refused.wait(10)
     assert refused.done

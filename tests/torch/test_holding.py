@@ -229,7 +229,7 @@ def living() -> int:
     from softmrc.torch import handle, work
 
     gc.collect()
-    return len(handle._works) + sum(isinstance(one, work.Work) for one in gc.get_objects())
+    return len(handle._works) + sum(isinstance(one, work.AsyncWork) for one in gc.get_objects())
 
 
 def forgotten(here: Rank) -> None:

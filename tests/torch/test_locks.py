@@ -14,7 +14,6 @@ pytestmark = pytest.mark.process
 BEGIN = """
     import gc, os, signal, sys, threading, time
     import torch, torch.distributed as dist
-    from softmrc.torch.op_tracker import order
 
     def alone():
         dist.init_process_group("mrc", store=dist.HashStore(), rank=0, world_size=1)
@@ -63,7 +62,7 @@ FORKED = """
 
 OWN = """
     alone()
-    with order.lock:
+    with dist.group.WORLD._issue_lock:
         if (pid := os.fork()) == 0:
             sys.exit(0)
     assert (status := ended(pid)) == 0, status
@@ -82,7 +81,7 @@ FINALIZED = """
 
     for _ in range(3):
         Trainer()
-        with order.lock:
+        with dist.group.WORLD._issue_lock:
             gc.collect()
     x, many = torch.ones(8), []
     for number in range(400):
@@ -112,8 +111,8 @@ INTERRUPTED = """
             pass
 
     def take():
-        assert order.lock.acquire(timeout=5)
-        order.lock.release()
+        assert dist.group.WORLD._issue_lock.acquire(timeout=5)
+        dist.group.WORLD._issue_lock.release()
         print("it is free")
 
     other = threading.Thread(target=take)

@@ -41,11 +41,11 @@ def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(detail, "compare", compare)
     here, call = Here(), OpInfo("all_reduce")
-    here._is_detailed, here._group = True, SimpleNamespace(size=2)
+    here._issue_lock, here._is_detailed, here._group = threading.RLock(), True, SimpleNamespace(size=2)
 
     def issue() -> None:
         if is_apart:
-            here._dispatch_serial(call, torch.zeros(1), [], list)
+            here._dispatch_serial(call, torch.zeros(1), list)
         else:
             here._dispatch(call, [], [])
 
@@ -67,6 +67,7 @@ def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.Mon
     monkeypatch.setattr(work, "_callback_threads", [])
     monkeypatch.setattr(work.shutdown, "at_exit", lambda *_: None)
     here, numbers = Here(), []
+    here._issue_lock = threading.RLock()
 
     def begin(record: OpRecord) -> Any:
         numbers.append(record.sequence)

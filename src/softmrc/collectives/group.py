@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from softmrc._support.fork import disown_in_child
 from softmrc.collectives.block import Block, CollectiveKind, DType, ReduceOp, as_block, as_parts
-from softmrc.collectives.inflight import InflightOps, NativeOp
+from softmrc.collectives.inflight import InflightOps, MemoryClaim, NativeOp
 from softmrc.collectives.rank_info import MAX_STRANDS
 from softmrc.collectives.recorder import recorder_of
 from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs, excuse_to_others
@@ -140,6 +140,14 @@ class Group:
         op = NativeOp(native, blocks, record, is_collective=not is_message)
         self.inflight.add(op)
         return Work(self, op)
+
+    def wait_until_over(self, ops: Sequence[NativeOp | MemoryClaim]) -> None:
+        """Until they have ended, well or not."""
+        for op in ops:
+            if isinstance(op, MemoryClaim):
+                op.wait()
+            else:
+                suppress_errors(Work(self, op).wait)
 
     def wait_native(self, native: Any, timeout_s: float) -> bool:
         """Whether it ended in time. The calling thread drives the device meanwhile, without the GIL."""

@@ -86,18 +86,16 @@ class InflightOps:
         if isinstance(op, NativeOp) and op.record is not None:
             self._recorder.end(op.record)
 
-    def claims(self, spans: Sequence[Span]) -> list[MemoryClaim]:
-        """Those on any of this memory."""
-        return [op for op in list(self._ops.values()) if isinstance(op, MemoryClaim) and _is_hit(op, spans)]
-
-    def collectives(self, spans: Sequence[Span]) -> list[NativeOp]:
-        """Those that use any of this memory as it lies. Sends and receives are not asked."""
-        ops = [op for op in list(self._ops.values()) if isinstance(op, NativeOp) and op.is_collective]
-        return [op for op in ops if _is_hit(op, spans)]
+    def conflicts(self, as_it_lies: Sequence[Span], staged: Sequence[Span]) -> list[NativeOp | MemoryClaim]:
+        """Operations that one must wait for before it begins which uses some memory as it lies, and copies to or from
+        other memory. Sends and receives are not among them."""
+        every = (*as_it_lies, *staged)
+        return [
+            op
+            for op in list(self._ops.values())
+            if (isinstance(op, MemoryClaim) or (staged and op.is_collective)) and not op.is_over
+            if any(a.overlaps(b) for a in op.spans for b in (every if isinstance(op, MemoryClaim) else staged))
+        ]
 
     def clear(self) -> None:
         self._ops.clear()
-
-
-def _is_hit(op: NativeOp | MemoryClaim, spans: Sequence[Span]) -> bool:
-    return not op.is_over and any(one.overlaps(other) for one in op.spans for other in spans)

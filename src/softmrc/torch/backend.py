@@ -17,12 +17,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from softmrc._support.threads import fork_safe_lock
 from softmrc.device import shutdown as leaving
 from softmrc.torch import hybrid, timeouts
 from softmrc.torch.collective_ops import CollectiveOps
 from softmrc.torch.errors import runtime_errors
 from softmrc.torch.flight_recorder import GroupInfo, recorder
-from softmrc.torch.op_tracker import order
 from softmrc.torch.rendezvous import Membership
 from softmrc.torch.store_barrier import store_barrier
 from softmrc.torch.thread_pool import ThreadPool
@@ -91,6 +91,7 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
         self._pool = ThreadPool("mrc-done")
         self._collective_queue = ThreadPool("mrc-start", most=1)
         self._send_queue = ThreadPool("mrc-send", most=1)
+        self._issue_lock = fork_safe_lock()
         self._streams = {}
         _open.add(self)
 
@@ -105,7 +106,6 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
         self._send_queue.close()
         self._pool.close()
         self._streams = {}
-        order.sweep()
         self._group = LeftGroup(
             self._group
         )  # torch may keep us until the process ends; the device need not wait for that

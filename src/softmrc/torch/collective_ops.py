@@ -17,9 +17,9 @@ from softmrc.collectives.group import ANY_SOURCE
 from softmrc.torch import arguments, sparse
 from softmrc.torch.arguments import CallError, OpOptions, parse_options, reduction, single
 from softmrc.torch.dispatch import Dispatcher, OpInfo
-from softmrc.torch.op_tracker import TransportOp
 from softmrc.torch.skip_dynamo import skip_dynamo
 from softmrc.torch.staging import StagedTensor, block, numbers
+from softmrc.torch.transport_op import TransportOp
 
 Tensor = torch.Tensor
 Memory = list[Any]  # tensors, or lists of tensors
@@ -64,8 +64,7 @@ class CollectiveOps(Dispatcher):
             with torch.no_grad():
                 tensor.copy_(sparse.total(self._group, tensor.detach() if held is None else held, how.limit))
 
-        memory = [] if held is not None else [tensor._indices(), tensor._values()]
-        return self._dispatch_serial(OpInfo("sparse_all_reduce", [tensor]), tensor, memory, whole)
+        return self._dispatch_serial(OpInfo("sparse_all_reduce", [tensor]), tensor, whole)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         how = parse_options(opts)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from softmrc.torch import timeouts
@@ -12,42 +12,34 @@ from softmrc.torch.work import PendingOp, renewed
 
 
 class Deferred:
-    """An operation that begins in a thread of its group, once `ready` returns, and after all deferred before it."""
+    """An operation that begins in a thread of its group, after all that were deferred before it."""
 
-    def __init__(self, starter: ThreadPool, ready: Callable[[], Any], begin: Callable[[], PendingOp]) -> None:
-        self._ready, self._begin = ready, begin
-        self._begun = threading.Event()
-        self._lock = threading.Lock()
-        self._operation: PendingOp | None = None
-        self._error: Exception | None = None
-        self._callbacks: list[Callable[[Any], Any]] = []
+    def __init__(self, starter: ThreadPool, begin: Callable[[], PendingOp]) -> None:
+        self._begin: Callable[[], PendingOp] | None = begin
+        self._begun: Future[PendingOp | Exception] = Future()  # or why it did not begin
         starter.submit(self._start)
 
     def _start(self) -> None:
+        begin, self._begin = self._begin, None  # it holds tensors
+        assert begin is not None
         try:
-            self._ready()
-            self._operation = self._begin()
+            self._begun.set_result(begin())
         except Exception as error:
-            self._error = renewed(error)
-        del self._ready, self._begin  # they hold tensors
-        with self._lock:
-            self._begun.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for fn in callbacks:
-            self._pass_on(fn)
+            self._begun.set_result(renewed(error))
 
-    def _pass_on(self, fn: Callable[[Any], Any]) -> None:
-        if self._operation is None:
-            fn(self)
-        else:
-            self._operation.add_done_callback(fn)
+    @property
+    def _operation(self) -> PendingOp | Exception | None:
+        return self._begun.result() if self._begun.done() else None
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        with self._lock:
-            if not self._begun.is_set():
-                self._callbacks.append(fn)
-                return
-        self._pass_on(fn)
+        def pass_on(begun: Future[PendingOp | Exception]) -> None:
+            operation = begun.result()
+            if isinstance(operation, Exception):
+                fn(self)
+            else:
+                operation.add_done_callback(fn)
+
+        self._begun.add_done_callback(pass_on)
 
     @property
     def source(self) -> int:
@@ -55,12 +47,12 @@ class Deferred:
 
     @property
     def done(self) -> bool:
-        return self._begun.is_set() and (self._operation is None or self._operation.done)
+        operation = self._operation
+        return operation is not None and (isinstance(operation, Exception) or operation.done)
 
     def wait(self, timeout_s: float | None = None) -> None:
         until = timeouts.moment(timeout_s)
-        if not self._begun.wait(timeouts.left(until)):
-            raise TimeoutError(f"the operation has not begun after {timeout_s} s")
-        if self._operation is None:
-            raise renewed(self._error or RuntimeError("the operation did not begin"))
-        self._operation.wait(timeouts.left(until))
+        operation = self._begun.result(timeouts.left(until))  # `TimeoutError`: it has not begun in time
+        if isinstance(operation, Exception):
+            raise renewed(operation)
+        operation.wait(timeouts.left(until))

@@ -16,37 +16,33 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from softmrc.collectives.inflight import MemoryClaim
 from softmrc.torch import accelerator, timeouts
 from softmrc.torch.accelerator import PinnedSlot, Streams
 from softmrc.torch.chunks import aligned, cuts
 from softmrc.torch.flight_recorder import OpRecord
-from softmrc.torch.op_tracker import InflightOp, TransportOp
 from softmrc.torch.staging import StagedTensor
 from softmrc.torch.thread_pool import ThreadPool
+from softmrc.torch.transport_op import TransportOp
 from softmrc.torch.work import AsyncWork, PendingOp, renewed
 
 SHORT_BYTES = 1 << 20
 SHORT_S = 100e-6  # about what it takes to wake a thread that then needs the interpreter
 
 
-def distinct(step: TransportOp) -> list[StagedTensor]:
-    """What a step reads and writes, each once."""
-    return list({id(slot): slot for slot in (*step.reads, *step.writes)}.values())
-
-
 class Chunk:
     """A piece of every part of a step, and the host's memory for it. `span` in bytes; None: all there is."""
 
-    def __init__(self, passage: DevicePipeline, step: TransportOp, span: tuple[int, int] | None) -> None:
-        self._passage: DevicePipeline | None = passage  # until it is over, as the step
+    def __init__(self, pipeline: DevicePipeline, step: TransportOp, span: tuple[int, int] | None) -> None:
+        self._pipeline: DevicePipeline | None = pipeline  # until it is over, as the step
         self.step: Any = step
         self._span = span
         self.of = id(step)
-        self.nbytes = sum(aligned(last - first) for slot in distinct(step) for first, last in self._ranges(slot))
+        self.nbytes = sum(aligned(last - first) for slot in step.slots for first, last in self._ranges(slot))
         self.cell: PinnedSlot | None = None
         self.loaded: Any = None  # the event that ends its copies off the device, where there are any
         self.has_begun = threading.Event()
@@ -65,7 +61,7 @@ class Chunk:
     def take(self, memory: torch.Tensor) -> None:
         """Divide the host's memory among the slots."""
         at = 0
-        for slot in distinct(self.step):
+        for slot in self.step.slots:
             pieces = self._memory[id(slot)] = []
             for first, last in self._ranges(slot):
                 pieces.append(memory[at : at + last - first].view(slot.tensor.dtype))
@@ -87,11 +83,11 @@ class Chunk:
 
     def settle(self) -> None:
         """Wait for its end, and copy back what came. What went wrong is for those to hear who wait for the whole."""
-        passage = self._passage
+        pipeline = self._pipeline
         try:
-            if passage is not None and self.operation is not None:
+            if pipeline is not None and self.operation is not None:
                 self.operation.wait()
-                passage.land(self)
+                pipeline.land(self)
         except Exception:
             self.end()
 
@@ -100,25 +96,25 @@ class Chunk:
         self.is_over = True
         if self.cell:
             self.cell.vacate(copied)
-        self._passage, self.step, self.cell, self._memory = None, None, None, {}
-
-
-class Conflicts(NamedTuple):
-    """Whoever else is on the memory of an operation, as `memory` found out."""
-
-    before: Sequence[InflightOp] = ()  # to be waited for before it begins
-    after: Sequence[InflightOp] = ()  # … before it writes
-    over: Sequence[InflightOp] = ()  # … by streams alone
-    is_entangled: bool = False  # its outputs share memory with something else in it: all is read before one is written
+        self._pipeline, self.step, self.cell, self._memory = None, None, None, {}
 
 
 class DevicePipeline:
     """An operation on tensors of a device, as `AsyncWork` sees it."""
 
-    def __init__(self, streams: Streams, steps: list[TransportOp], rivals: Conflicts, is_collective: bool) -> None:
-        self.streams, self._steps, self._rivals = streams, steps, rivals
+    def __init__(
+        self,
+        streams: Streams,
+        steps: list[TransportOp],
+        before: Sequence[MemoryClaim],
+        is_shared: bool,
+        is_collective: bool,
+    ) -> None:
+        """`before`: those that must have written their results; `is_shared`: some outputs share memory with something
+        else in the operation, so that all is read before one is written."""
+        self.streams, self._steps, self._before = streams, steps, before
         # What is copied back only at the end, or waits until a peer likes, must not keep others from cells.
-        self._is_held = rivals.is_entangled or bool(rivals.after)
+        self._is_held = is_shared
         self._has_cells = is_collective and not self._is_held
         self._is_collective = is_collective
         self._ready = streams.now()
@@ -134,7 +130,7 @@ class DevicePipeline:
         self._error: Exception | None = None
 
     def _cut(self, step: TransportOp) -> list[Chunk]:
-        spans = cuts(distinct(step), accelerator.CELL_BYTES) if step.is_divisible else []
+        spans = cuts(step.slots, accelerator.CELL_BYTES) if step.is_divisible else []
         return [Chunk(self, step, span) for span in spans] if len(spans) > 1 else [Chunk(self, step, None)]
 
     # There.
@@ -145,13 +141,14 @@ class DevicePipeline:
         self._pool, self._abort = crew, abort
         if not self._is_collective and not self._steps[0].reads:
             self._run()  # a receive has nothing to wait for
-        elif self._rivals.before or starter.is_busy or not self._is_short() or not self._is_loaded_soon():
+        elif starter.is_busy or not self._is_short() or not self._is_loaded_soon():
             starter.submit(self._run)
         else:
             self._run()
 
     def _is_short(self) -> bool:
-        return len(self._chunks) == 1 and self._chunks[0].nbytes <= SHORT_BYTES
+        is_small = len(self._chunks) == 1 and self._chunks[0].nbytes <= SHORT_BYTES
+        return is_small and all(one.is_set() for one in self._before)
 
     def _is_loaded_soon(self) -> bool:
         try:
@@ -167,7 +164,7 @@ class DevicePipeline:
 
     def _run(self) -> None:
         try:
-            for one in self._rivals.before:
+            for one in self._before:
                 one.wait()
             while self._waiting or self._loaded:
                 self._load_some(waits=not self._loaded)
@@ -195,8 +192,8 @@ class DevicePipeline:
 
     def _load(self, chunk: Chunk) -> None:
         streams = self.streams
-        with streams.on(streams.off, self._events(self._rivals.before)):
-            for slot in distinct(chunk.step):
+        with streams.on(streams.off, self._events()):
+            for slot in chunk.step.slots:
                 if id(slot) not in self._flats:
                     self._flats[id(slot)] = self._flat(slot, slot in chunk.step.reads)
             for slot in chunk.step.reads:
@@ -292,11 +289,11 @@ class DevicePipeline:
         self._landed = self.streams.event(self.streams.onto)
 
     def _onto(self) -> Any:
-        return self.streams.on(self.streams.onto, self._events(self._rivals.after))
+        return self.streams.on(self.streams.onto, self._events())
 
-    def _events(self, rivals: Sequence[InflightOp]) -> list[Any]:
-        """That have to be before anything is copied, once these rivals are over."""
-        return [self._ready, *(one.copied for one in (*self._rivals.over, *rivals) if one.copied is not None)]
+    def _events(self) -> list[Any]:
+        """That have to be before anything is copied."""
+        return [self._ready, *(one.copied for one in self._before if one.copied is not None)]
 
     def _copy_back(self, chunk: Chunk, slot: StagedTensor) -> None:
         for here, there in chunk.pairs(slot, self._flats[id(slot)]):
@@ -308,7 +305,7 @@ class DevicePipeline:
             for chunk in self._chunks:
                 if not chunk.is_over:
                     chunk.end()
-            self._steps, self._flats, self._rivals = [], {}, Conflicts()
+            self._steps, self._flats, self._before = [], {}, ()
 
     # As every operation.
 
@@ -361,20 +358,20 @@ class DeviceWork(AsyncWork):
 
     def __init__(
         self,
-        passage: DevicePipeline,
+        pipeline: DevicePipeline,
         result: list[torch.Tensor],
-        crew: ThreadPool,
-        after: Sequence[InflightOp] = (),
-        record: OpRecord | None = None,
+        pool: ThreadPool,
+        record: OpRecord,
+        claim: MemoryClaim | None,
     ) -> None:
-        self._streams = passage.streams
+        self._streams = pipeline.streams
         self._copied: Any = None
-        super().__init__(passage, result, crew, lambda: self._land(passage), after, record)
+        super().__init__(pipeline, result, pool, lambda: self._land(pipeline), record, claim)
 
-    def _land(self, passage: DevicePipeline) -> None:
-        self._copied = passage.land_all()
-        assert self.settled is not None
-        self.settled.copied = self._copied
+    def _land(self, pipeline: DevicePipeline) -> None:
+        self._copied = pipeline.land_all()
+        if self._claim is not None:
+            self._claim.copied = self._copied
 
     def _after_wait(self) -> None:
         self._streams.wait_for(self._copied)

@@ -11,16 +11,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from softmrc.collectives.inflight import MemoryClaim, Span
 from softmrc.collectives.work import callback_thread
-from softmrc.torch import arguments, detail, profiler
+from softmrc.torch import arguments, detail
 from softmrc.torch.accelerator import Streams
 from softmrc.torch.deferred import Deferred
-from softmrc.torch.device_pipeline import Conflicts, DevicePipeline, DeviceWork
+from softmrc.torch.device_pipeline import DevicePipeline, DeviceWork
 from softmrc.torch.flight_recorder import GroupInfo, OpRecord, recorder
 from softmrc.torch.handle import handle_of
-from softmrc.torch.op_tracker import InflightOp, TransportOp, order, uses_of
+from softmrc.torch.profiler import profiler_range
 from softmrc.torch.staging import StagedTensor
 from softmrc.torch.thread_pool import ThreadPool
+from softmrc.torch.transport_op import TransportOp, span_of, stage_shared_outputs
 from softmrc.torch.work import AsyncWork, CombinedWork
 
 Tensor = torch.Tensor
@@ -37,7 +39,11 @@ class OpInfo(NamedTuple):
 
 
 def begun(steps: list[TransportOp]) -> Any:
-    """What was begun, as one operation."""
+    """Begin all of them, as one operation."""
+    for step in steps:
+        for slot in step.reads:
+            if slot.is_staged:
+                slot.copy_in()
     operations = [step.start_whole() for step in steps]
     return operations[0] if len(operations) == 1 else CombinedWork(operations)
 
@@ -48,12 +54,13 @@ def copy_out(outputs: list[StagedTensor]) -> None:
 
 
 class Dispatcher:
-    """Needs a group, a crew that tells of ends, a starter of collectives and a courier, which are crews of one."""
+    """Needs a group, a pool that tells of ends, and two of one thread each that begin operations."""
 
     _group: Any  # softmrc.collectives.Group, or what is left of it
     _pool: ThreadPool
     _collective_queue: ThreadPool
     _send_queue: ThreadPool  # for messages from a device: they must not wait for collectives, nor overtake each other
+    _issue_lock: Any  # held while an operation is issued
     _streams: dict[torch.device, Streams]
     _is_detailed: bool  # whether ranks tell each other what they are about to do
     _collectives = 0  # issued so far
@@ -67,33 +74,32 @@ class Dispatcher:
         self, call: OpInfo, steps: list[TransportOp], result: list[Tensor], is_collective: bool = True
     ) -> dist.Work:
         """Begin it, and say what is left to do at its end."""
-        uses, is_entangled = uses_of(steps)
-        device = next((use.slot.tensor.device for use in uses if use.slot.on_device), None)
+        is_shared = stage_shared_outputs(steps)
+        slots = [slot for step in steps for slot in step.slots]
+        device = next((slot.tensor.device for slot in slots if slot.on_device), None)
         if device is not None:
-            for use in uses:
-                use.slot.is_staged = True
+            for slot in slots:
+                slot.is_staged = True
         if is_collective and self._is_detailed:
             self._compare(call)
+        outputs = [slot for step in steps for slot in step.writes if slot.is_staged]
+        claim = MemoryClaim([span_of(slot.tensor) for slot in outputs]) if outputs and is_collective else None
 
         def begin(record: OpRecord) -> AsyncWork:
-            before, after, over = order.place(self._group, uses, is_collective)
             if device is None:
-                operation = self._start(before, steps, is_collective)
-                outputs = [slot for step in steps for slot in step.writes if slot.is_staged]
+                operation = self._start(steps, slots, claim) if is_collective else begun(steps)
                 finish = partial(copy_out, outputs) if outputs else None
-                work = AsyncWork(operation, result, self._pool, finish, after, record)
-            else:
-                rivals = Conflicts(before, after, over, is_entangled)
-                operation = DevicePipeline(self._streams_of(device), steps, rivals, is_collective)
-                operation.begin(
-                    self._collective_queue if is_collective else self._send_queue, self._pool, self._group.abort
-                )
-                work = DeviceWork(operation, result, self._pool, after, record)
-            order.add(InflightOp(self._group, uses, is_collective, operation, work.settled))
-            return work
+                return AsyncWork(operation, result, self._pool, finish, record, claim)
+            before = self._conflicts(slots) if is_collective else []
+            pipeline = DevicePipeline(self._streams_of(device), steps, before, is_shared, is_collective)
+            pipeline.begin(self._collective_queue if is_collective else self._send_queue, self._pool, self._group.abort)
+            if claim is not None:
+                self._group.inflight.add(claim)
+            return DeviceWork(pipeline, result, self._pool, record, claim)
 
-        inputs, outputs = ([s.tensor for step in steps for s in slots(step)] for slots in (_reads, _writes))
-        return self._record_and_run(call, inputs, outputs, is_collective, begin)
+        inputs = [slot.tensor for step in steps for slot in step.reads]
+        written = [slot.tensor for step in steps for slot in step.writes]
+        return self._record_and_run(call, inputs, written, is_collective, begin)
 
     def _record_and_run(
         self,
@@ -106,21 +112,15 @@ class Dispatcher:
         """Begin an operation, the next of its group, and tell those who watch."""
         callback_thread().begin()  # first: if it fails, the caller sees an error and no operation has started
         shown = inputs or outputs
-        range = profiler.ProfilerRange(f"mrc:{call.title or call.name}", shown) if profiler.is_on() else None
-        try:
-            with order.lock:
-                number = self._next_number(is_collective)
-                name = f"{call.name} {call.peers}" if call.peers else call.name
-                record = OpRecord(name, number, is_collective, shown, outputs or inputs, range)
-                try:
-                    work = begin(record)
-                except BaseException:
-                    self._take_back(number, is_collective)
-                    raise
-        except BaseException:
-            if range:
-                range.end()
-            raise
+        with profiler_range(call.title or call.name, shown), self._issue_lock:
+            number = self._next_number(is_collective)
+            name = f"{call.name} {call.peers}" if call.peers else call.name
+            record = OpRecord(name, number, is_collective, shown, outputs or inputs)
+            try:
+                work = begin(record)
+            except BaseException:
+                self._take_back(number, is_collective)
+                raise
         recorder.add(record, self._origin())
         return handle_of(work)
 
@@ -138,49 +138,40 @@ class Dispatcher:
         else:
             self._messages -= self._messages == number
 
-    def _start(self, before: list[InflightOp], steps: list[TransportOp], is_collective: bool) -> Any:
-        def ready() -> None:
-            for one in before:
-                one.wait()
-            for step in steps:
-                for slot in step.reads:
-                    if slot.is_staged:
-                        slot.copy_in()
+    def _conflicts(self, slots: list[StagedTensor]) -> list[Any]:
+        """Collectives of the group under way that must be over before one on these tensors begins. The transport takes
+        care of the memory that both use as it lies."""
+        spans: tuple[list[Span], list[Span]] = [], []
+        for slot in slots:
+            spans[slot.is_staged].append(span_of(slot.tensor))
+        return self._group.inflight.conflicts(*spans)
 
-        start = partial(begun, steps)
-        if before:
-            return Deferred(self._collective_queue, ready, start)
-        ready()
-        # What is still held back goes first: every rank must begin its collectives in the same order.
-        return (
-            Deferred(self._collective_queue, int, start)
-            if is_collective and self._collective_queue.is_busy
-            else start()
-        )
+    def _start(self, steps: list[TransportOp], slots: list[StagedTensor], claim: MemoryClaim | None = None) -> Any:
+        """Begin a collective; in another thread, if it must wait for others, or others wait there already: every rank
+        must begin its collectives in the same order."""
 
-    def _dispatch_serial(
-        self, call: OpInfo, tensor: Tensor, memory: list[Tensor], whole: Callable[[], None]
-    ) -> dist.Work:
+        def begin() -> Any:
+            self._group.wait_until_over(self._conflicts(slots))
+            operation = begun(steps)
+            if claim is not None:
+                self._group.inflight.add(claim)
+            return operation
+
+        is_late = self._collective_queue.is_busy or self._conflicts(slots)
+        return Deferred(self._collective_queue, begin) if is_late else begin()
+
+    def _dispatch_serial(self, call: OpInfo, tensor: Tensor, whole: Callable[[], None]) -> dist.Work:
         """The same for a collective that is made of several, each of which needs the one before: `whole` does it all,
-        while the collectives that come after it wait. It reads `memory`, in its time."""
+        while the collectives that come after it wait."""
         if self._is_detailed:
             self._compare(call)
-        slots = [StagedTensor(one) for one in memory]
-        for slot in slots:
-            slot.is_staged = True  # the transport does not see when it is read
-        uses, _ = uses_of([TransportOp(slots, [], lambda ins, outs: None)])
+
+        def start() -> Any:
+            whole()
+            return CombinedWork([])
 
         def begin(record: OpRecord) -> AsyncWork:
-            before: list[InflightOp] = order.place(self._group, uses, True)[0]
-
-            def ready() -> None:
-                for one in before:
-                    one.wait()
-                whole()
-
-            operation = Deferred(self._collective_queue, ready, partial(begun, []))
-            order.add(InflightOp(self._group, uses, True, operation, None))
-            return AsyncWork(operation, [tensor], self._pool, record=record)
+            return AsyncWork(Deferred(self._collective_queue, start), [tensor], self._pool, record=record)
 
         return self._record_and_run(call, [tensor], [tensor], True, begin)
 
@@ -192,8 +183,8 @@ class Dispatcher:
 
         def exchange(mine: np.ndarray, whole: np.ndarray) -> Any:
             step = TransportOp([], [], lambda ins, outs: self._group.all_gather(mine, whole))
-            with order.lock:
-                return self._start([], [step], True)
+            with self._issue_lock:
+                return self._start([step], [])
 
         detail.compare(said, self._group.size, exchange)
 
@@ -201,11 +192,3 @@ class Dispatcher:
         if device not in self._streams:
             self._streams[device] = Streams(device)
         return self._streams[device]
-
-
-def _reads(step: TransportOp) -> Sequence[StagedTensor]:
-    return step.reads
-
-
-def _writes(step: TransportOp) -> Sequence[StagedTensor]:
-    return step.writes

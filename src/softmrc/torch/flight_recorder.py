@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 
 from softmrc._support.threads import fork_safe_lock
-from softmrc.torch.profiler import ProfilerRange
 
 DEFAULT_ENTRIES = 2000
 VERSION = "2.10"  # of torch's form
@@ -87,7 +86,6 @@ class OpRecord:
         "name",
         "number",
         "origin",
-        "range",
         "sequence",
     )
 
@@ -98,13 +96,12 @@ class OpRecord:
         is_collective: bool,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        range: ProfilerRange | None = None,
     ) -> None:
         self.name, self.sequence, self.is_collective = name, sequence, is_collective
         self._inputs = [(one.shape, one.dtype) for one in inputs]
         self._outputs = [(one.shape, one.dtype) for one in outputs]
         self.begun_ns, self.ended_ns = time.time_ns(), 0
-        self.number, self.error, self.range = 0, "", range
+        self.number, self.error = 0, ""
         self.origin: GroupInfo | None = None
         self._operation: Any = None
 
@@ -121,10 +118,10 @@ class OpRecord:
             self.error = str(error)
             recorder.write_failure()
 
-    def end_range(self) -> None:
-        """The same for the profiler, if one watches."""
-        if self.range is not None:
-            self.range.end()
+    def forget_operation(self) -> None:
+        if self.state == "completed":
+            self.end()
+        self._operation = None
 
     @property
     def kind(self) -> Any:
@@ -195,10 +192,8 @@ class FlightRecorder:
     def forget_operations(self, origin: GroupInfo) -> None:
         """A group is left; what is still under way there is asked no more."""
         for one in self._listed():
-            if one.origin is origin and one.state == "completed":
-                one.end()
             if one.origin is origin:
-                one._operation = None
+                one.forget_operation()
 
     def _listed(self) -> list[OpRecord]:
         with self._lock:

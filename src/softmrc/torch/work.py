@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from softmrc.collectives.inflight import MemoryClaim
 from softmrc.torch import timeouts
 from softmrc.torch.flight_recorder import OpRecord
-from softmrc.torch.op_tracker import CompletionEvent, InflightOp
+from softmrc.torch.profiler import profiler_range
 from softmrc.torch.skip_dynamo import skip_dynamo
 from softmrc.torch.thread_pool import ThreadPool
 
@@ -51,30 +52,26 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
         self,
         operation: PendingOp,
         result: list[torch.Tensor],
-        crew: ThreadPool,
+        pool: ThreadPool,
         finish: Callable[[], None] | None = None,
-        after: Sequence[InflightOp] = (),
         record: OpRecord | None = None,
+        claim: MemoryClaim | None = None,
     ) -> None:
         super().__init__()
         self._operation = operation
         self._result = result
-        self._pool = crew
-        self._finish = finish  # what is left to do here when the bytes are there, and those before are past our memory
-        self._after = after
+        self._pool = pool
+        self._finish = finish  # what is left to do here when the bytes are there
+        self._claim = claim  # on the memory that this writes to
         self._record = record or OpRecord("", 0, True, [], [])
         self._record.begin(operation)
-        self.settled = CompletionEvent() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
         self._error: Exception | None = None
         self._future: Future[Any] | None = None
         self._told: threading.Event | None = None  # set when the future knows how it ended
-        self._waiting: dict[object, None] = {}  # a token of each call that will settle it
-        if self._record.range is not None:
-            operation.add_done_callback(lambda _: crew.submit(self._record.end_range))
         if finish is not None:  # it happens even if nobody waits
-            operation.add_done_callback(lambda _: None if self._waiting else crew.submit(self._end))
+            operation.add_done_callback(lambda _: pool.submit(self._end))
 
     # What torch calls.
 
@@ -83,13 +80,13 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
         limit_s = timeouts.of_waiting(timeout)
         until = timeouts.moment(limit_s)
         try:
-            self._end_awaited(until)
-            self._hear_of_end(until)
+            with profiler_range("wait"):
+                self._end(until)
+                self._wait_for_future(until)
         except TimeoutError:  # the caller's patience ended, not the operation
             raise dist.DistBackendError(f"timed out: the operation is not done after {limit_s} s") from None
         except Exception as error:
             raise dist.DistBackendError(str(error)) from None
-        self._record.end_range()
         self._raise_error()
         self._after_wait()
         return True
@@ -151,31 +148,8 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
 
     # How it ends.
 
-    def _end_awaited(self, until: float | None) -> None:
-        """The same as `_end`, and no thread of the crew need be woken for it. Ctrl-C may come after any call: a token
-        is put down by one assignment inside the `try`."""
-        token = object()
-        try:
-            try:
-                self._waiting[token] = None
-                self._end(until)
-            finally:
-                self._waiting.pop(token, None)
-        finally:
-            if self._finish is not None:
-                try:
-                    self._give_away()
-                except BaseException:  # what a signal raises
-                    self._give_away()
-                    raise
-
-    def _give_away(self) -> None:
-        """To the crew, where it ended while its last waiter was giving up."""
-        if self._operation.done:
-            self._pool.submit(self._end)
-
     def _end(self, until: float | None = None) -> None:
-        """Wait until nothing stands between us and the end, and settle. `TimeoutError`: not in time."""
+        """Wait for the end, and settle. `TimeoutError`: not in time."""
         if self._is_settled:
             return
         try:
@@ -183,9 +157,6 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
         except Exception:
             if not self._operation.done:
                 raise
-        else:
-            for one in self._after:
-                one.wait(timeouts.left(until))
         self._settle()  # asks again how it ended, and keeps the answer
 
     def _settle(self) -> None:
@@ -199,13 +170,13 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
                     self._finish()
             except Exception as error:
                 self._error = renewed(error)
-            self._finish, self._after = None, ()
+            self._finish = None
             self._is_settled = True
             self._record.end(self._error)
-            if self.settled:
-                self.settled.set()
+            if self._claim:
+                self._claim.set()
 
-    def _hear_of_end(self, until: float | None) -> None:
+    def _wait_for_future(self, until: float | None) -> None:
         """A future that somebody has must be done when `wait` returns: C++ asks it for its value next."""
         if self._future is None or self._told is None:
             return
@@ -221,7 +192,6 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
     def _outcome(self, _: Future[None]) -> list[torch.Tensor]:
         try:
             self._end()
-            self._record.end_range()
             self._raise_error()
             self._after_wait()
             return self._result
