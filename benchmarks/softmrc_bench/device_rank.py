@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from softmrc_bench.ranks import serve
+from softmrc_bench.ranks import serve_rank
 
 TIMEOUT_S = 15  # of everything, so that a measurement whose peer is gone ends
 
@@ -37,7 +37,7 @@ def main(backend: str, store: str, rank: str, size: str, device: str) -> None:
         if where.type == "cuda":
             torch.cuda.synchronize(where)
 
-    serve(lambda elements: torch.zeros(elements, device=where), all_reduce, {})
+    serve_rank(lambda elements: torch.zeros(elements, device=where), all_reduce, {})
     dist.destroy_process_group()
 
 

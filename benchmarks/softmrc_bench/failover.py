@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from softmrc._support.subprocesses import WorkerProcess
 from softmrc.errors import DeviceError, InternalError
 from softmrc_bench.black_hole import BlackHole
 from softmrc_bench.figures import BenchFigure
 from softmrc_bench.receiver import IPPROTO_MPTCP
-from softmrc_bench.udp import SECRET, Flow, ReceiverProcess
+from softmrc_bench.udp import SECRET, Flow, sink
 from softmrc_bench.veth import VethPair, address_of, link_of, planes_of, run, veth_planes
 
 PLANES = 4
@@ -91,7 +92,7 @@ class FailoverTrials:
 
     def __init__(self, namespaces: tuple[str, str]) -> None:
         self.lab = VethPair(namespaces, PLANES)
-        self.other = ReceiverProcess(("ip", "netns", "exec", namespaces[1]))
+        self.other = sink(("ip", "netns", "exec", namespaces[1]))
         host = address_of(1, 0)
         settings = {"secret": SECRET, "seal": "off", "rate_bps": PLANES * RATE_MBPS * 1_000_000}
         self.flow = Flow(self.other, host, BUFFER, planes_of(0, PLANES), planes_of(1, PLANES), **settings)
@@ -103,8 +104,7 @@ class FailoverTrials:
         time.sleep(0.5)
 
     def tell(self, **order: Any) -> dict[str, Any]:
-        self.other.say(order)
-        return self.other.hear()
+        return self.other.ask(**order)
 
     def trial(self, plane: int, link_down: bool) -> tuple[float | None, float | None]:
         """(ms to recover, s to full rate after the plane is back)."""
@@ -172,9 +172,9 @@ def busy_cores() -> Iterator[None]:
             worker.join()
 
 
-def mptcp_trial(lab: VethPair, other: ReceiverProcess, plug: BlackHole) -> float | None:
+def mptcp_trial(lab: VethPair, other: WorkerProcess, plug: BlackHole) -> float | None:
     """A new connection; the plane dies after half a second. Recovery in ms, or None within the second that follows."""
-    port = other.order("mptcp", bins=3000)["port"]
+    port = other.ask(do="mptcp", bins=3000)["port"]
     stop = threading.Event()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as stream:
         stream.connect((address_of(1, 0), port))
@@ -195,7 +195,7 @@ def mptcp_trial(lab: VethPair, other: ReceiverProcess, plug: BlackHole) -> float
         stop.set()
         sender.join()
         plug.set(False)
-    told = other.hear()
+    told = other.receive()
     fault_bin = int((fault_ns - told["started_ns"]) // 1_000_000)
     bins = told["bins"][fault_bin - 500 : fault_bin + 1500]
     if np.mean(bins[:500]) < 0.6 * PLANES * RATE_MBPS * 125:
@@ -214,7 +214,7 @@ def _mptcp(namespaces: tuple[str, str], trials: int) -> float | None:
         plug = BlackHole([(namespaces[0], link_of(0, 2)), (namespaces[1], link_of(1, 2))])
     except (DeviceError, OSError):
         return None
-    other = ReceiverProcess(("ip", "netns", "exec", namespaces[1]))
+    other = sink(("ip", "netns", "exec", namespaces[1]))
     try:
         found = [mptcp_trial(lab, other, plug) for _ in range(trials)]
         found = [ms for ms in found if ms is None or not math.isnan(ms)]

@@ -10,12 +10,11 @@ import contextlib
 import ipaddress
 import random
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from softmrc._support.subprocesses import python_command
-from softmrc.errors import ConfigError, InternalError
+from softmrc._support.subprocesses import WorkerProcess, python_command, write_message
+from softmrc.errors import ConfigError
 from softmrc_bench import _native
 
 LONGEST_S = 600.0
@@ -25,17 +24,12 @@ PER_S = 100_000
 @contextlib.contextmanager
 def running(module: str, *arguments: object) -> Iterator[None]:
     """Another process that floods, until the context ends."""
-    command = python_command(module, *map(str, arguments))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    flooding = WorkerProcess(python_command(module, *map(str, arguments)))
     try:
-        if not process.stdout.readline():
-            raise InternalError(f"the flood did not start: {' '.join(command)}")
+        flooding.receive()
         yield
     finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
+        flooding.kill()
 
 
 def flood(targets: list[tuple[str, int]], per_s: int = PER_S) -> contextlib.AbstractContextManager[None]:
@@ -53,7 +47,7 @@ def end_of(text: str) -> tuple[str, int]:
 
 def send(sockets: Sequence[socket.socket], packets: list[bytes], per_s: int) -> None:
     """These packets by these sockets, in turns."""
-    print("flooding", flush=True)
+    write_message(ready=True)
     _native.flood([sock.fileno() for sock in sockets], packets, per_s, LONGEST_S)
 
 

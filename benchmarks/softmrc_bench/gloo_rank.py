@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from softmrc_bench.ranks import serve
+from softmrc_bench.ranks import serve_rank
 
 
 def main(store: str, rank: str, size: str, interface: str = "lo") -> None:
@@ -19,7 +19,7 @@ def main(store: str, rank: str, size: str, interface: str = "lo") -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}/gloo", rank=int(rank), world_size=int(size), timeout=timedelta(seconds=60)
     )
-    serve(lambda elements: torch.zeros(elements), dist.all_reduce, {})
+    serve_rank(lambda elements: torch.zeros(elements), dist.all_reduce, {})
     dist.destroy_process_group()
 
 

@@ -30,14 +30,14 @@ def accept_ms(sink: Any, tries: int, visitors: int) -> float:
     _allow_descriptors(visitors + 256)
     took = []
     for _ in range(tries):
-        port = sink.order("crowd", host=HOST)["port"]
+        port = sink.ask(do="crowd", host=HOST)["port"]
         with ExitStack() as crowd:
             for _ in range(visitors):
                 crowd.enter_context(socket.create_connection((HOST, port), 30))
             start = time.perf_counter()
             connect(HOST, port, planes=[HOST], timeout_s=30).close()
             took.append((time.perf_counter() - start) * 1e3)
-        sink.hear()
+        sink.receive()
     return statistics.median(took)
 
 

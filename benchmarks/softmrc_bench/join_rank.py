@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softmrc_bench.ranks import obey
+from softmrc._support.subprocesses import serve
 
 PATIENCE = timedelta(seconds=120)
 
@@ -50,7 +50,7 @@ def main(backend: str, port: str, rank: str, size: str) -> None:
         dist.destroy_process_group()
         return {"setup": joined - start, "new_group": made - again}
 
-    obey({"set_up": set_up})
+    serve({"set_up": set_up})
     store.add("gone", 1)
     while me == 0 and store.add("gone", 0) < all_ranks:
         time.sleep(0.0005)

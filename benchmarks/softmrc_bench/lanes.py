@@ -20,7 +20,7 @@ from softmrc.device import Device
 from softmrc_bench.figures import BenchFigure
 
 if TYPE_CHECKING:
-    from softmrc_bench.udp import ReceiverProcess
+    from softmrc._support.subprocesses import WorkerProcess
 
 WIDTHS = (1, 2, 4, 8)
 WIDE = 4  # the width that bounds are set for
@@ -40,13 +40,13 @@ FIGURES = (
 class Wide:
     """A device of so many lanes, with a connection in each."""
 
-    def __init__(self, other: ReceiverProcess, lanes: int, seal: str = "auto", secret: str | None = None) -> None:
+    def __init__(self, other: WorkerProcess, lanes: int, seal: str = "auto", secret: str | None = None) -> None:
         from softmrc_bench.udp import HOT, LOOPBACK, Flow
 
         host = LOOPBACK[0]
         settings = {"lanes": lanes, "seal": seal, "secret": secret}
         self.other = other
-        ordered = other.order("mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings=settings, flows=lanes)
+        ordered = other.ask(do="mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings=settings, flows=lanes)
         self.device = Device(LOOPBACK, lanes=lanes, seal=seal)
         self.flows = []
         for lane in range(lanes):
@@ -55,7 +55,7 @@ class Wide:
             flow.connection = connect(host, ordered["port"], device=self.device, secret=secret)
             flow.source = self.device.register(bytearray(HOT))
             self.flows.append(flow)
-        other.hear()
+        other.receive()
 
     def gbps(self, seconds: float) -> float:
         return sum(side_by_side([partial(flow.gbps, seconds) for flow in self.flows]))
@@ -64,8 +64,7 @@ class Wide:
         """From the death of a plane under full load until the others carry what they can."""
         from softmrc_bench.failover import recovery_ms
 
-        self.other.say({"start": BEFORE_MS + AFTER_MS + 50})
-        started_ns = self.other.hear()["started_ns"]
+        started_ns = self.other.ask(start=BEFORE_MS + AFTER_MS + 50)["started_ns"]
         fault_ns = 0
 
         def break_it() -> float:
@@ -78,15 +77,14 @@ class Wide:
 
         seconds = (BEFORE_MS + AFTER_MS) / 1e3
         side_by_side([break_it, *(partial(flow.gbps, seconds) for flow in self.flows)])
-        self.other.say({"read": True})
-        bins = self.other.hear()["bins"]
+        bins = self.other.ask(read=True)["bins"]
         self.device.set_faults(plane)
         time.sleep(0.3)
         return recovery_ms(bins[: BEFORE_MS + AFTER_MS], max(1, (fault_ns - started_ns) // 1_000_000))
 
     def close(self) -> None:
-        self.other.say({"stop": True})
-        self.other.hear()
+        self.other.send(stop=True)
+        self.other.receive()
         for flow in self.flows:
             flow.connection.close()
         self.device.close()

@@ -8,22 +8,18 @@ pair of processes of its own. Everything is bounded in time: what does not answe
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
 import shutil
-import signal
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from softmrc._support.subprocesses import python_command
-from softmrc.errors import DeviceError, MrcError
+from softmrc._support.subprocesses import WorkerProcess, close_workers, python_command
+from softmrc.errors import DeviceError, InternalError, MrcError
 from softmrc.nccl import NET, plugin_path
 from softmrc_bench.figures import BenchFigure
 from softmrc_bench.udp import LOOPBACK
@@ -108,31 +104,14 @@ class RankPair:
     def __init__(self, way: str, folder: Path, clock: TimeBudget) -> None:
         self.way, self.folder, self._clock = way, folder, clock
         folder.mkdir()
-        self.processes: list[subprocess.Popen[str]] = []
-        self._lines: list[queue.Queue[str]] = []
-        for rank in range(2):
-            command = python_command("softmrc_bench.nccl_rank", str(folder), str(rank), "2")
-            with open(folder / f"stderr.{rank}", "w") as errors:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    env=_environment(way, rank, folder),
-                )
-            self.processes.append(process)
-            lines: queue.Queue[str] = queue.Queue()
-            self._lines.append(lines)
-            threading.Thread(target=self._read, args=(process, lines), daemon=True).start()
-
-    @staticmethod
-    def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):  # the rest is somebody else's
-                lines.put(line)
-        lines.put("")
+        self.workers = [
+            WorkerProcess(
+                python_command("softmrc_bench.nccl_rank", str(folder), str(rank), "2"),
+                env=_environment(way, rank, folder),
+                stderr=folder / f"stderr.{rank}",
+            )
+            for rank in range(2)
+        ]
 
     def log(self, lines: int = 25) -> str:
         """The end of what both ranks said."""
@@ -142,42 +121,35 @@ class RankPair:
             found.append(f"--- {self.way}: {path.name}\n" + "\n".join(tail))
         return "\n".join(found)
 
-    def hear(self, rank: int, at_most_s: float) -> dict[str, Any]:
+    def receive(self, rank: int, at_most_s: float) -> dict[str, Any]:
         try:
-            line = self._lines[rank].get(timeout=self._clock.left(at_most_s))
-        except queue.Empty:
-            raise Broken(f"{self.way}: rank {rank} did not answer in time\n{self.log()}") from None
-        if not line:
-            self._lines[rank].put("")  # it stays so, whoever asks next
-            raise Broken(f"{self.way}: rank {rank} ended\n{self.log()}")
-        return json.loads(line)
+            return self.workers[rank].receive(self._clock.left(at_most_s))
+        except (TimeoutError, InternalError) as error:
+            raise Broken(f"{self.way}: rank {rank}: {error}\n{self.log()}") from None
 
     def wait_until_ready(self) -> None:
         for rank in range(2):
-            self.hear(rank, START_S)
+            self.receive(rank, START_S)
         if self.way == OURS and f"NET/{NET}" not in self.log(lines=100_000):
             raise Broken(f"NCCL did not use the plugin\n{self.log()}")
 
-    def say(self, do: str, **values: Any) -> None:
-        for process in self.processes:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps({"do": do, **values}) + "\n")
-                process.stdin.flush()
+    def send(self, do: str, **values: Any) -> None:
+        for worker in self.workers:
+            worker.send(do=do, **values)
 
     def order(self, do: str, at_most_s: float = ANSWER_S, **values: Any) -> list[dict[str, Any]]:
-        self.say(do, **values)
-        return [self.hear(rank, at_most_s) for rank in range(2)]
+        self.send(do, **values)
+        return [self.receive(rank, at_most_s) for rank in range(2)]
 
     def mean_s(self, nbytes: int, count: int) -> float:
         return max(answer["s"] for answer in self.order("mean", elements=max(1, nbytes // 4), count=count))
 
     def times(self, count: int, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """Of each all-reduce, how long the slower rank took; `meanwhile` happens here."""
-        self.say("times", elements=FAULT_BYTES // 4, count=count)
+        self.send("times", elements=FAULT_BYTES // 4, count=count)
         if meanwhile:
             meanwhile()
-        rows = [self.hear(rank, ANSWER_S)["times"] for rank in range(2)]
+        rows = [self.receive(rank, ANSWER_S)["times"] for rank in range(2)]
         return [max(step) for step in zip(*rows, strict=True)]
 
     def faults(self, text: str) -> None:
@@ -186,16 +158,7 @@ class RankPair:
         draft.replace(self.folder / "weather")
 
     def close(self) -> None:
-        for process in self.processes:
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-        for process in self.processes:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        close_workers(self.workers)
 
 
 def _starts(command: list[str]) -> bool:
@@ -316,15 +279,15 @@ def _killed(folder: Path, clock: TimeBudget) -> dict[str, Any]:
     pair = RankPair(OURS, folder, clock)
     try:
         pair.wait_until_ready()
-        pair.say("times", elements=FAULT_BYTES // 4, count=1000)
+        pair.send("times", elements=FAULT_BYTES // 4, count=1000)
         time.sleep(1.0)
         log = pair.folder / "nccl.0"
         said_before = log.stat().st_size if log.exists() else 0
-        pair.processes[1].send_signal(signal.SIGKILL)
+        pair.workers[1].process.kill()
         return _words_of_death(pair, log, said_before)
     finally:
-        for process in pair.processes:
-            process.kill()  # there is nothing left for it to do
+        for worker in pair.workers:
+            worker.process.kill()  # there is nothing left for it to do
         pair.close()
 
 
@@ -332,7 +295,7 @@ def _words_of_death(pair: RankPair, log: Path, said_before: int) -> dict[str, An
     start = time.monotonic()
     has_ended = False
     while time.monotonic() - start < 20 and not has_ended:
-        has_ended = pair.processes[0].poll() is not None
+        has_ended = pair.workers[0].process.poll() is not None
         text = log.read_bytes()[said_before:].decode(errors="replace") if log.exists() else ""
         words = [line for line in text.splitlines() if "NET/SoftMRC" in line and "WARN" in line and "peer" in line]
         if words:

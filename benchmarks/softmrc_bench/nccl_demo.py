@@ -50,12 +50,12 @@ class NcclRun:
 
 def play(pair: RankPair, job: NcclRun, steps: int, usual_s: float) -> None:
     """Have it trained, with its faults at their time by the length that a run usually has."""
-    pair.say("train", steps=steps)
+    pair.send("train", steps=steps)
     start = time.monotonic()
     for share, weather, _ in job.script:
         time.sleep(max(0.0, start + share * usual_s - time.monotonic()))
         pair.faults(weather)
-    answers = [pair.hear(rank, ANSWER_S) for rank in range(2)]
+    answers = [pair.receive(rank, ANSWER_S) for rank in range(2)]
     job.step_s = [max(step) for step in zip(*(answer["times"] for answer in answers), strict=True)]
     job.loss = answers[0]["loss"]
     job.digests = [answer["digest"] for answer in answers]

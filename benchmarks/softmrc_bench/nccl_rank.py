@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from softmrc.demo.model import Adder, loss_of, sums
-from softmrc_bench.ranks import serve
+from softmrc_bench.ranks import serve_rank
 
 COUNTS = (1, 3, 1000, 65_537, 1 << 20, (1 << 24) + 1)
 LARGEST = 1 << 26  # of float32: 256 MiB
@@ -149,7 +149,7 @@ def main(store: str, rank: str, size: str) -> None:
         "again": again,
         "train": train,
     }
-    serve(lambda elements: torch.zeros(elements, device="cuda"), all_reduce, orders)
+    serve_rank(lambda elements: torch.zeros(elements, device="cuda"), all_reduce, orders)
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Ranks of a measurement: processes that do all-reduces on order, one JSON object a line.
+"""Ranks of a measurement: processes that do all-reduces on order.
 
 python -m softmrc_bench.ranks STORE RANK SIZE PLANE...       ours
 python -m softmrc_bench.gloo_rank STORE RANK SIZE            Gloo's, for comparison
@@ -7,7 +7,6 @@ python -m softmrc_bench.gloo_rank STORE RANK SIZE            Gloo's, for compari
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -17,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from softmrc._support.subprocesses import WorkerProcess, call_handler, close_workers, serve
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import DeviceConfig
-from softmrc.errors import InternalError
 
 
-def serve(make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: dict[str, Callable[..., Any]]) -> None:
+def serve_rank(
+    make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: dict[str, Callable[..., Any]]
+) -> None:
     """Carry out orders until the input ends. `make` gives a float32 buffer of so many elements."""
     buffers: dict[int, Any] = {}
 
@@ -32,7 +33,7 @@ def serve(make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: 
             buffers.clear()
             buffers[elements] = make(elements)
         buffer = buffers[elements]
-        timers = [threading.Timer(after_s, _carry_out, [known, order]) for after_s, order in meanwhile]
+        timers = [threading.Timer(after_s, call_handler, [handlers, order]) for after_s, order in meanwhile]
         for timer in timers:
             timer.start()
         took = []
@@ -44,19 +45,8 @@ def serve(make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: 
             timer.join()
         return {"times": took}
 
-    known = {"times": times, **orders}
-    obey(known)
-
-
-def _carry_out(known: dict[str, Callable[..., Any]], order: dict[str, Any]) -> Any:
-    return known[order["do"]](**{key: value for key, value in order.items() if key != "do"})
-
-
-def obey(known: dict[str, Callable[..., Any]]) -> None:
-    """Carry out orders, one a line, until the input ends."""
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_carry_out(known, json.loads(line)) or {}), flush=True)
+    handlers = {"times": times, **orders}
+    serve(handlers)
 
 
 def main(store: str, rank: str, size: str, settings: str, *planes: str) -> None:
@@ -73,7 +63,7 @@ def main(store: str, rank: str, size: str, settings: str, *planes: str) -> None:
             "stats": group.device.stats,
             "pairs": lambda: {"bulk": _sum(pair.bulk.stats() for pairs in group.pairs.values() for pair in pairs)},
         }
-        serve(lambda elements: np.zeros(elements, np.float32), all_reduce, orders)
+        serve_rank(lambda elements: np.zeros(elements, np.float32), all_reduce, orders)
 
 
 def _sum(rows: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -87,49 +77,31 @@ class BenchRanks:
     """All ranks of one kind, from the side that orders."""
 
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
-        self.processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for command in commands
-        ]
-        for process in self.processes:
-            self._hear(process)
-
-    def _hear(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise InternalError(f"a rank of the measurement died: {process.args!r}")
-        return json.loads(line)
-
-    def _say(self, process: subprocess.Popen[str], order: dict[str, Any]) -> None:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(order) + "\n")
-        process.stdin.flush()
+        self.workers = [WorkerProcess(command) for command in commands]
+        try:
+            for worker in self.workers:
+                worker.receive()
+        except BaseException:
+            self.close()
+            raise
 
     def order(self, do: str, only: int | None = None, **values: Any) -> list[dict[str, Any]]:
         """The same order to all (or one); their answers."""
-        told = self.processes if only is None else [self.processes[only]]
-        for process in told:
-            self._say(process, {"do": do, **values})
-        return [self._hear(process) for process in told]
+        told = self.workers if only is None else [self.workers[only]]
+        for worker in told:
+            worker.send(do=do, **values)
+        return [worker.receive() for worker in told]
 
     def times(self, nbytes: int, count: int, meanwhile: Sequence[tuple[float, dict[str, Any]]] = ()) -> list[float]:
         """Of each all-reduce, how long the slowest rank took. `meanwhile` is for rank 0."""
-        order = {"do": "times", "elements": nbytes // 4, "count": count}
-        for rank, process in enumerate(self.processes):
-            self._say(process, order if rank else {**order, "meanwhile": meanwhile})
-        rows = [self._hear(process)["times"] for process in self.processes]
+        for rank, worker in enumerate(self.workers):
+            more = {} if rank else {"meanwhile": meanwhile}
+            worker.send(do="times", elements=nbytes // 4, count=count, **more)
+        rows = [worker.receive()["times"] for worker in self.workers]
         return [max(step) for step in zip(*rows, strict=True)]
 
     def close(self) -> None:
-        for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        close_workers(self.workers)
 
     def __enter__(self) -> BenchRanks:
         return self

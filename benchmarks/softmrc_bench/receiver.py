@@ -5,11 +5,9 @@ Run as `python -m softmrc_bench.receiver`. Orders: mrc, tcp, raw, pong (MRC), tc
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from softmrc._support.subprocesses import read_messages, write_message
 from softmrc.connection import listen
 from softmrc.device import Device, QueuePair
 from softmrc_bench import _native
@@ -27,15 +26,11 @@ UDP_GRO = 104
 IPPROTO_MPTCP = 262
 
 
-def answer(**values: Any) -> None:
-    print(json.dumps(values), flush=True)
-
-
 def _tcp_listener(host: str, protocol: int = 0) -> socket.socket:
     server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
     server.bind((host, 0))
     server.listen()
-    answer(port=server.getsockname()[1])
+    write_message(port=server.getsockname()[1])
     server.settimeout(30)
     return server
 
@@ -49,7 +44,7 @@ def tcp(host: str, size: int, **_: Any) -> None:
             at = (at + got) % size
             total += got
         peer.sendall(b"!")
-    answer(bytes=total)
+    write_message(bytes=total)
 
 
 def tcp_pong(host: str, size: int, **_: Any) -> None:
@@ -59,7 +54,7 @@ def tcp_pong(host: str, size: int, **_: Any) -> None:
         buffer = bytearray(size)
         while peer.recv_into(buffer):
             peer.sendall(buffer)
-    answer(done=True)
+    write_message(done=True)
 
 
 def rss_mib() -> float:
@@ -72,13 +67,13 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
     """Be written to until told to stop, by so many connections."""
     memory = bytearray(size)
     with listen(host, memory=memory, planes=planes, **settings) as listener:
-        answer(port=listener.port)
+        write_message(port=listener.port)
         connections = [listener.accept(30) for _ in range(flows)]
-        answer(connected=True)
+        write_message(connected=True)
         rss = rss_mib()
         _obey(listener.device, [connection.qp for connection in connections], memory)
         rows = listener.device.planes()
-        answer(
+        write_message(
             stats=connections[0].qp.stats(),
             strangers=sum(row["strangers"] for row in rows),
             packets=sum(row["packets_received"] for row in rows),
@@ -93,10 +88,10 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
 def crowd(host: str, **_: Any) -> None:
     """Accept one peer, whoever else is at the door."""
     with listen(host, planes=[host]) as listener:
-        answer(port=listener.port)
+        write_message(port=listener.port)
         listener.accept(60).close()
         refused = listener.refused.count
-    answer(refused=refused)
+    write_message(refused=refused)
 
 
 def pattern(size: int) -> bytes:
@@ -136,21 +131,20 @@ class PlacedBytes:
 def _obey(device: Device, qps: list[QueuePair], memory: bytearray) -> None:
     """Orders during a flow: placed bytes in bins of 1 ms, the count of bytes that are wrong, faults."""
     placed: PlacedBytes | None = None
-    for line in sys.stdin:
-        order = json.loads(line)
+    for order in read_messages():
         if "start" in order:
             if placed:
                 placed.stop()
             placed = PlacedBytes(qps, int(order["start"]))
-            answer(started_ns=placed.started_ns)
+            write_message(started_ns=placed.started_ns)
         elif "faults" in order:
             device.set_faults(**order["faults"])
-            answer(done=True)
+            write_message(done=True)
         elif "read" in order:
-            answer(bins=placed.bins() if placed else [])
+            write_message(bins=placed.bins() if placed else [])
         elif "check" in order:
             wanted = np.frombuffer(pattern(len(memory)), dtype=np.uint8)
-            answer(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))
+            write_message(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))
         else:
             break
     if placed:
@@ -167,13 +161,13 @@ def mptcp(bins: int, **_: Any) -> None:
             bin_number = (time.monotonic_ns() - start_ns) // 1_000_000
             if bin_number < bins:
                 counts[bin_number] += got
-    answer(bins=counts, started_ns=start_ns)
+    write_message(bins=counts, started_ns=start_ns)
 
 
 def pong(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
     """Return every write with immediate by one of the same size."""
     with listen(host, memory=bytearray(4096), planes=planes, **settings) as listener:
-        answer(port=listener.port)
+        write_message(port=listener.port)
         connection = listener.accept(30)
         qp, remote = connection.qp, connection.remote[0]
         source = listener.device.register(bytearray(4096))
@@ -185,7 +179,7 @@ def pong(host: str, size: int, planes: list[str], settings: dict[str, Any], **_:
             post(source, 0, size, remote_va=0, rkey=remote.rkey, imm=1, signaled=False)
             qp.post_recv(count=len(found))
         connection.close()
-    answer(done=True)
+    write_message(done=True)
 
 
 def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
@@ -197,8 +191,8 @@ def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
         sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, joins)
         sock.bind((host, 0))
-        answer(port=sock.getsockname()[1])
-        answer(bytes_per_s=_native.receive(sock.fileno(), message, seconds + 5))
+        write_message(port=sock.getsockname()[1])
+        write_message(bytes_per_s=_native.receive(sock.fileno(), message, seconds + 5))
 
 
 ORDERS: dict[str, Any] = {
@@ -213,9 +207,8 @@ ORDERS: dict[str, Any] = {
 
 
 def main() -> None:
-    answer(ready=True)
-    for line in sys.stdin:
-        order = json.loads(line)
+    write_message(ready=True)
+    for order in read_messages():
         ORDERS[order.pop("do")](**order)
 
 

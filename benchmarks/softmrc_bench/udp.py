@@ -6,19 +6,17 @@ Ratios are taken round by round and their median reported, because the machine's
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
 import socket
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from softmrc._support.subprocesses import python_command
+from softmrc._support.subprocesses import WorkerProcess, python_command
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
 from softmrc_bench import _native, half_open, lanes, links, spoofed_flood
@@ -70,53 +68,16 @@ FIGURES = (
 )
 
 
-class ReceiverProcess:
-    """The other process."""
-
-    def __init__(self, prefix: tuple[str, ...] = ()) -> None:
-        command = [*prefix, *python_command("softmrc_bench.receiver")]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.hear()
-
-    def order(self, do: str, **values: Any) -> dict[str, Any]:
-        self.say({"do": do, **values})
-        return self.hear()
-
-    def say(self, order: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
-    def hear(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise InternalError("the other process of the measurement died")
-        return json.loads(line)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-@contextlib.contextmanager
-def sink(prefix: tuple[str, ...] = ()) -> Iterator[ReceiverProcess]:
+def sink(prefix: tuple[str, ...] = ()) -> WorkerProcess:
     """The other process. Nothing is pinned, for them as for us: where other work is about, a pin is a lottery."""
-    other = ReceiverProcess(prefix)
-    try:
-        yield other
-    finally:
-        other.close()
+    other = WorkerProcess([*prefix, *python_command("softmrc_bench.receiver")])
+    other.receive()
+    return other
 
 
-def tcp_gbps(other: ReceiverProcess, host: str, seconds: float, size: int) -> float:
+def tcp_gbps(other: WorkerProcess, host: str, seconds: float, size: int) -> float:
     """One stream, from a buffer of `size` bytes to another, a mebibyte at a time."""
-    port = other.order("tcp", host=host, size=size)["port"]
+    port = other.ask(do="tcp", host=host, size=size)["port"]
     source = memoryview(bytearray(os.urandom(min(size, 1 << 20)) * (size >> 20)))
     with socket.create_connection((host, port)) as stream:
         start = time.perf_counter()
@@ -128,7 +89,7 @@ def tcp_gbps(other: ReceiverProcess, host: str, seconds: float, size: int) -> fl
         stream.shutdown(socket.SHUT_WR)
         stream.recv(1)
         elapsed = time.perf_counter() - start
-    if other.hear()["bytes"] != sent:
+    if other.receive()["bytes"] != sent:
         raise InternalError("TCP lost bytes")
     return sent * 8 / elapsed / 1e9
 
@@ -139,14 +100,14 @@ class Flow:
     base = 0  # where in the other's memory
 
     def __init__(
-        self, other: ReceiverProcess, host: str, size: int, planes: list[str], theirs: list[str], **settings: Any
+        self, other: WorkerProcess, host: str, size: int, planes: list[str], theirs: list[str], **settings: Any
     ) -> None:
         """`settings` are those of `listen` and `connect`."""
-        self.port = other.order("mrc", host=host, size=size, planes=theirs, settings=settings)["port"]
+        self.port = other.ask(do="mrc", host=host, size=size, planes=theirs, settings=settings)["port"]
         self.other = other
         self.size = size
         self.connection: Connection = connect(host, self.port, planes=planes, **settings)
-        other.hear()
+        other.receive()
         self.source = self.connection.device.register(bytearray(pattern(size)))
 
     def gbps(self, seconds: float) -> float:
@@ -172,29 +133,27 @@ class Flow:
 
     def tell(self, **order: Any) -> dict[str, Any]:
         """An order to the other process while this flows."""
-        self.other.say(order)
-        return self.other.hear()
+        return self.other.ask(**order)
 
     def close(self) -> dict[str, Any]:
-        self.other.say({"stop": True})
-        told = self.other.hear()
+        told = self.other.ask(stop=True)
         self.connection.close()
         return told
 
 
-def raw_gbps(other: ReceiverProcess, host: str, seconds: float, message: int = RAW_PACKET, segment: int = 0) -> float:
+def raw_gbps(other: WorkerProcess, host: str, seconds: float, message: int = RAW_PACKET, segment: int = 0) -> float:
     """Plain UDP, one pair of sockets; with a segment, the kernel cuts and joins the messages (GSO and GRO)."""
-    port = other.order("raw", host=host, seconds=seconds, message=message, joins=bool(segment))["port"]
+    port = other.ask(do="raw", host=host, seconds=seconds, message=message, joins=bool(segment))["port"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, port))
         if segment:
             sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment)
         _native.send(sock.fileno(), message, seconds)
-    return other.hear()["bytes_per_s"] * 8 / 1e9
+    return other.receive()["bytes_per_s"] * 8 / 1e9
 
 
-def tcp_latencies_us(other: ReceiverProcess, host: str, count: int, size: int) -> list[float]:
-    port = other.order("tcp_pong", host=host, size=size)["port"]
+def tcp_latencies_us(other: WorkerProcess, host: str, count: int, size: int) -> list[float]:
+    port = other.ask(do="tcp_pong", host=host, size=size)["port"]
     took = []
     with socket.create_connection((host, port)) as stream:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -204,15 +163,15 @@ def tcp_latencies_us(other: ReceiverProcess, host: str, count: int, size: int) -
             stream.sendall(message)
             stream.recv_into(answer)
             took.append((time.perf_counter() - start) * 1e6)
-    other.hear()
+    other.receive()
     return took
 
 
 def mrc_latencies_us(
-    other: ReceiverProcess, host: str, count: int, size: int, planes: list[str], **settings: Any
+    other: WorkerProcess, host: str, count: int, size: int, planes: list[str], **settings: Any
 ) -> list[float]:
     """Write with immediate there and back."""
-    port = other.order("pong", host=host, size=size, planes=planes, settings=settings)["port"]
+    port = other.ask(do="pong", host=host, size=size, planes=planes, settings=settings)["port"]
     took = []
     with connect(host, port, planes=planes, memory=bytearray(4096), **settings) as connection:
         qp, remote = connection.qp, connection.remote[0]
@@ -227,7 +186,7 @@ def mrc_latencies_us(
                 raise InternalError(f"no pong: {qp!r}")
             post_recv(count=len(found))
         connection.post(remote, 0, b"end", imm=0xFFFFFFFF)
-    other.hear()
+    other.receive()
     return took
 
 

@@ -90,7 +90,8 @@ PeerConnection& PeerConnections::connect(proto::Endpoint& engine, Time now, std:
   if (member.paths) SOFTMRC_CHECK(!engine.add_ev_profile(member.paths, init.ev_profile));
   for (const bool is_bulk : {false, true}) {
     const std::uint32_t qpn = reserved_.qpn(p, is_bulk);
-    SOFTMRC_CHECK(!engine.create_qp(qpn, &acceptor_) && !qp_factory_.init(engine, now, qpn, init, member.paths != nullptr));
+    SOFTMRC_CHECK(!engine.create_qp(qpn, &acceptor_) &&
+                  !qp_factory_.init(engine, now, qpn, init, member.paths != nullptr));
     if (qp_factory_.connect(engine, now, qpn, directory_.receiving(self_.number, p, is_bulk, node))) {
       for (const bool other : {false, true}) qp_factory_.destroy(engine, now, reserved_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);

@@ -51,7 +51,7 @@ def test_the_folder_is_poisonous(folder: Path) -> None:
 
 def bench_sink(_: Path) -> None:
     with sink() as other:
-        other.say({"do": "leave"})
+        other.send(do="leave")
 
 
 def bench_flood(_: Path) -> None:
@@ -77,8 +77,8 @@ def gloo_ranks(store: Path) -> None:
 def demo_ranks(_: Path) -> None:
     pytest.importorskip("torch")
     with DemoRanks(1, {}) as ranks:
-        ranks._processes[0].stdin.close()  # type: ignore[union-attr]
-        ranks._processes[0].wait(60)
+        ranks._workers[0].process.stdin.close()  # type: ignore[union-attr]
+        ranks._workers[0].process.wait(60)
 
 
 @pytest.mark.parametrize("start", [bench_sink, bench_flood, bench_sim, bench_ranks, gloo_ranks, demo_ranks])

@@ -6,6 +6,7 @@ import json
 import random
 import runpy
 import struct
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from softmrc import sim
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, UsageError
 from softmrc.sim.chakra import in_order
-from softmrc.sim.chakra_format import COLLECTIVE, COMPUTE, RECEIVE, SEND, ChakraNode, read_nodes, write_nodes
+from softmrc.sim.chakra_format import COLLECTIVE, COMPUTE, RECEIVE, SEND, ChakraNode, read_nodes, schema, write_nodes
 from softmrc.sim.steps import steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,6 +222,13 @@ def test_mutations_of_a_trace_are_read_or_refused_in_a_sentence(tmp_path: Path, 
             refused += 1
             assert str(file) in str(error) and "\n" not in str(error)
     assert read > 100 and refused > 1000
+
+
+def test_without_protobuf_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    schema.cache_clear()
+    with pytest.raises(UsageError, match=r"protobuf.*pip install 'softmrc\[chakra\]'"):
+        schema()
 
 
 LIES = {

@@ -70,7 +70,7 @@ def test_a_connect_in_a_crowd_is_measured() -> None:
     """And the crowd was there: whoever did not speak was turned away, or still stands at the door."""
     with sink() as other:
         heard: list[dict[str, Any]] = []
-        listening = SimpleNamespace(order=other.order, hear=lambda: heard.append(other.hear()))
+        listening = SimpleNamespace(ask=other.ask, receive=lambda: heard.append(other.receive()))
         assert half_open.accept_ms(listening, tries=1, visitors=100) > 0
         assert heard[0]["refused"] >= 100 - MAX_FROM_ONE_ADDRESS
     assert [figure.key for figure in half_open.FIGURES] == ["accept_under_attack_ms"]

@@ -12,7 +12,6 @@ The end of the input is the end of the process.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import queue
 import sys
@@ -25,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from softmrc._support.subprocesses import read_messages, write_message
 from softmrc.demo.model import Adder, loss_of, sums
 from softmrc.engine import EvState
 from softmrc.torch import device_of, group_of
@@ -33,19 +33,12 @@ LOOK_EVERY_S = 0.2
 TIMEOUT = timedelta(seconds=60)
 BUCKET_MB = 1.0  # several reductions a step, under way while the backward pass still computes
 COUNTERS = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
-_speaking = threading.Lock()
 _kept: list[Any] = []  # groups that are left
-
-
-def say(**what: Any) -> None:
-    with _speaking:
-        print(json.dumps(what), flush=True)
 
 
 def listen(orders: queue.Queue[dict[str, Any] | None]) -> None:
     """Faults happen at once; training waits for its turn."""
-    for line in sys.stdin:
-        order = json.loads(line)
+    for order in read_messages():
         if order["do"] == "train":
             orders.put(order)
         elif order["do"] == "faults":
@@ -77,7 +70,7 @@ class NetworkSampler:
             for ev in qp.evs():
                 states[ev["port"]][ev["state"]] += 1
         stats = [qp.stats() for qp in pairs]
-        say(
+        write_message(
             kind="look",
             at=time.monotonic(),
             bytes=[plane["bytes_sent"] for plane in planes],
@@ -107,7 +100,7 @@ def train(order: dict[str, Any], store: Any, rank: int, size: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     dist.barrier()
     watch = NetworkSampler() if order["backend"] == "mrc" else None
-    say(kind="begun", at=time.monotonic())
+    write_message(kind="begun", at=time.monotonic())
     for step in range(order["steps"]):
         start = time.monotonic()
         loss = loss_of(model, sums(step, rank))
@@ -115,11 +108,13 @@ def train(order: dict[str, Any], store: Any, rank: int, size: int) -> None:
         loss.backward()
         optimizer.step()
         end = time.monotonic()
-        say(kind="step", step=step, at=end, ms=(end - start) * 1e3, loss=float(loss.detach()))
+        write_message(kind="step", step=step, at=end, ms=(end - start) * 1e3, loss=float(loss.detach()))
     if watch is not None:
         watch.stop()
         watch.look()
-    say(kind="done", at=time.monotonic(), digest=digest(model), parameters=sum(p.numel() for p in model.parameters()))
+    write_message(
+        kind="done", at=time.monotonic(), digest=digest(model), parameters=sum(p.numel() for p in model.parameters())
+    )
     dist.barrier()
     # Who drops the last of a Gloo group joins its threads with the interpreter's lock in hand, and one of them may just
     # want it: now and then neither goes on. Until the process ends somebody has it.
@@ -144,12 +139,12 @@ def main() -> None:
     threading.Thread(target=listen, args=(orders,), daemon=True).start()
     store = dist.FileStore(path, size)
     warm_up()
-    say(kind="ready", torch=torch.__version__)
+    write_message(kind="ready", torch=torch.__version__)
     while (order := orders.get()) is not None:
         try:
             train(order, store, rank, size)
         except Exception as error:
-            say(kind="failed", why=f"{type(error).__name__}: {error}")
+            write_message(kind="failed", why=f"{type(error).__name__}: {error}")
             raise
     os._exit(0) if not dist.is_initialized() else None
 

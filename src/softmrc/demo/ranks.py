@@ -1,28 +1,24 @@
-"""The processes of the demo: started, spoken to in lines of JSON, and ended, whatever happens."""
+"""The ranks of the demo: processes that are started, told what to do, and ended, whatever happens."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import queue
-import subprocess
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from softmrc._support.subprocesses import python_command
+from softmrc._support.subprocesses import WorkerProcess, close_workers, python_command
 from softmrc.errors import InternalError, UsageError
 
 TIMEOUT_S = 120.0
-LEAVE_S = 5.0
 
 
 class RankMessage(NamedTuple):
-    """A line that a rank said."""
+    """A message from a rank."""
 
     rank: int
     kind: str
@@ -37,7 +33,7 @@ class DemoRanks:
         self.size = size
         self._folder = tempfile.TemporaryDirectory(prefix="softmrc-demo-")
         self._reports: queue.Queue[RankMessage] = queue.Queue()
-        self._processes: list[subprocess.Popen[str]] = []
+        self._workers: list[WorkerProcess] = []
         self._env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         self._prefixes = prefixes or [()] * size
 
@@ -57,33 +53,27 @@ class DemoRanks:
 
     def _start(self, rank: int) -> None:
         command = python_command("softmrc.demo.rank", str(rank), str(self.size), f"{self._folder.name}/store")
-        with open(self._errors_of(rank), "w") as errors:
-            # A session of its own: Ctrl-C reaches us alone, and we end the ranks.
-            process = subprocess.Popen(
-                [*self._prefixes[rank], *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                text=True, env=self._env, start_new_session=True,
-            )  # fmt: skip
-        self._processes.append(process)
-        threading.Thread(target=self._read, args=(rank, process), daemon=True).start()
+        self._workers.append(
+            WorkerProcess(
+                [*self._prefixes[rank], *command],
+                env=self._env,
+                stderr=self._errors_of(rank),
+                new_session=True,  # Ctrl-C reaches us alone, and we end the ranks
+                deliver=partial(self._deliver, rank),
+            )
+        )
 
     def _errors_of(self, rank: int) -> Path:
         return Path(self._folder.name) / f"rank{rank}.err"
 
-    def _read(self, rank: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with contextlib.suppress(json.JSONDecodeError):  # what libraries print is not for us
-                content = json.loads(line)
-                self._reports.put(RankMessage(rank, content.pop("kind"), content))
-        self._reports.put(RankMessage(rank, "gone", {}))
+    def _deliver(self, rank: int, content: dict[str, Any] | None) -> None:
+        kind = "gone" if content is None else content.pop("kind")
+        self._reports.put(RankMessage(rank, kind, content or {}))
 
     def order(self, rank: int | None, what: dict[str, Any]) -> None:
         """Tell a rank, or all."""
-        for process in self._processes if rank is None else [self._processes[rank]]:
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):  # a rank that is gone says so itself
-                process.stdin.write(json.dumps(what) + "\n")
-                process.stdin.flush()
+        for worker in self._workers if rank is None else [self._workers[rank]]:
+            worker.send(**what)
 
     def next(self, timeout_s: float = TIMEOUT_S) -> RankMessage | None:
         """What is said next; None when nobody says anything for so long. A rank that fails ends the demo."""
@@ -104,14 +94,6 @@ class DemoRanks:
         return InternalError(f"rank {rank} ended early: {last[-1] if last else 'without output'}")
 
     def stop(self) -> None:
-        """Let them go, and end those who do not."""
-        for process in self._processes:
-            with contextlib.suppress(OSError):
-                process.stdin.close()  # type: ignore[union-attr]
-        for process in self._processes:
-            try:
-                process.wait(LEAVE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """Let them go, and end those that do not."""
+        close_workers(self._workers)
         self._folder.cleanup()
