@@ -119,6 +119,10 @@ def test_the_index_of_design_notes_has_every_note() -> None:
     assert [note.name for note in NOTES if note.name != "README.md" and f"]({note.name})" not in index] == []
 
 
+def test_design_notes_are_short() -> None:
+    assert [note.name for note in NOTES if len(note.read_text().splitlines()) > 150] == []
+
+
 def test_the_api_page_is_up_to_date() -> None:
     api = tool("api")
     assert api.PAGE.read_text() == api.page(), "make api"

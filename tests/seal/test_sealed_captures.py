@@ -58,8 +58,8 @@ def test_without_keys_headers_are_shown(capture: tuple[Path, Path]) -> None:  # 
     assert all(row["sealed"] and not row["sealed"]["opened"] for row in found)
     assert any(row["opcode"].startswith("WRITE") and row["body"]["va"] >= 0 for row in found)
     lines = run(str(file))
-    assert "sealed" in lines and "imm hidden" in lines and "icrc" not in lines
-    assert "sealed" in run("--count", str(file))
+    assert "encrypted" in lines and "imm hidden" in lines and "icrc" not in lines
+    assert "encrypted" in run("--count", str(file))
 
 
 def test_with_keys_everything_is(capture: tuple[Path, Path]) -> None:

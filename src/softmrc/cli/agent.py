@@ -116,7 +116,7 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Say where it is only now: whoever interrupts it from here on is heard, and ends it without a trace."""
+            """Print the address only now: from here on an interrupt ends the server cleanly."""
             await super().startup(sockets)
             print(url, flush=True)
 
@@ -132,7 +132,7 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
 
 
 def _bound(listen: ListenAddress, where: str) -> socket.socket:
-    """A socket at this address, so that it is known to be ours before anybody is told of it."""
+    """A socket bound to this address before the address is printed."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind)

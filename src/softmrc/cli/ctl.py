@@ -411,7 +411,7 @@ def push(
 
 
 def _push(node: control.DeviceClient, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:
-    """Tell one device; if it does not do all of it, why. The others are told all the same."""
+    """Apply the list to one device; errors do not stop the others."""
     try:
         with node:
             done = control.push(node, denylist, plan)

@@ -37,7 +37,7 @@ def _facts(result: story.DemoResult) -> Table:
         ("… of them retransmitted", sender["packets_retransmitted"]),
         ("verdicts of loss undone", sender["loss_spurious"]),
         ("paths withdrawn", sender["evs_demoted"]),
-        ("paths trusted again", sender["evs_revived"] + sender["evs_restored"]),
+        ("paths revived", sender["evs_revived"] + sender["evs_restored"]),
         ("packets refused (bad ICRC)", result.bad_icrc),
         ("timeouts", sender["timeouts"]),
     ]

@@ -115,7 +115,7 @@ def _groups(found: list[Recording]) -> list[_Group]:
 
 
 def _in_folder(where: Path) -> list[Recording]:
-    """Every recording there, the newest last. What cannot be read is passed over, in a line: nobody has named it."""
+    """Every recording there, the newest last. Unreadable files are skipped with a warning."""
     found, refused = [], []
     for path in sorted(where.glob("*.flight") if where.is_dir() else (), key=_written_at):
         try:

@@ -89,7 +89,7 @@ def state(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """INIT → OFFLINE, where it must be right as a whole; → ONLINE, where it can be used; and back, once nobody does."""
+    """INIT → OFFLINE, where it is validated as a whole; → ONLINE, where it can be used; and back, once it is unused."""
     with control.find_device(device) as node:
         _show(as_json, [control.Profiles(node).move(number, to)])
 

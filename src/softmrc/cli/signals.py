@@ -14,7 +14,7 @@ AGAIN_S = 0.01
 
 
 class Terminated(KeyboardInterrupt):
-    """Somebody sent SIGTERM."""
+    """SIGTERM arrived."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`softmrc study`: a design space, and what nobody could do better than."""
+"""`softmrc study`: a design space and its Pareto front."""
 
 from __future__ import annotations
 

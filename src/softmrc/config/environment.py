@@ -100,7 +100,7 @@ def read(environment: Mapping[str, str] = os.environ) -> EnvSettings:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What a person has set and nobody will read."""
+    """Variables that are set and not known."""
     found = []
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in VARIABLES and name not in OF_TESTS:

@@ -40,7 +40,7 @@ class NetworkInterface:
 
 
 class DetectedPlanes(NamedTuple):
-    """Planes that nobody named, and why these."""
+    """Automatically chosen planes, and why these."""
 
     planes: tuple[str, ...]
     why: str
@@ -53,7 +53,7 @@ def all_links() -> list[NetworkInterface]:
 
 
 def detect_planes() -> DetectedPlanes:
-    """The planes of a process that was told nothing and whose peers are on other hosts."""
+    """The default planes of a process whose peers are on other hosts."""
     links = all_links()
     fit = [link for link in links if not link.why_not]
     if not fit:

@@ -1,4 +1,4 @@
-"""One rank of the demo: trains when it is told to, breaks its own network when it is told to, and says how it goes.
+"""One rank of the demo: trains and injects faults on command, and reports its progress.
 
 Orders come as lines of JSON on standard input, reports leave as lines of JSON on standard output:
 

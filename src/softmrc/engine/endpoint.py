@@ -300,7 +300,7 @@ class Endpoint:
         return self._native.probe(now_ps, peer, port, entropy, token)
 
     def on_unreachable(self, now_ps: int, peer: int) -> None:
-        """The network says that nobody is at the peer's address."""
+        """The network reports the peer's address as unreachable."""
         self._native.on_unreachable(now_ps, peer)
 
     def may_answer_at_length(self, now_ps: int, peer: int, size: int) -> bool:

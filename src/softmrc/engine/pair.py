@@ -1,4 +1,4 @@
-"""Two endpoints, a network in memory between them, and a clock that moves only when told to.
+"""Two endpoints, a simulated network between them, and a manual clock.
 
 pair = Pair(planes=4, seed=7)
 a, b = pair.connect()

@@ -1,4 +1,4 @@
-"""The network itself: what it costs, how it is addressed, what its switches are told, how it breaks.
+"""The network itself: what it costs, how it is addressed, how its switches are configured, how it breaks.
 
 `load` reads a fabric file; `AddressPlan` turns hosts and entropy values into addresses and back; `table_of` is what a
 switch knows; `softmrc.planner.plan` compares designs, `softmrc.planner.assess` judges one.

@@ -27,7 +27,7 @@ FILE = "SOFTMRC_DENYLIST"
 
 @dataclass(frozen=True)
 class DenylistEntry:
-    """One thing that nobody shall use."""
+    """One component that must not be used."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""A fabric in a file: TOML, one section for each question somebody may have about it.
+"""A fabric in a file: TOML, one section for each topic.
 
     name = "eight"                  [fabric]      the shape; required
                                     [addressing]  how paths are written

@@ -1,5 +1,5 @@
-"""A lab from up to down: hosts and switches as namespaces, cables as veth pairs, each node told exactly what the linux
-target of `softmrc fabric config` would tell it.
+"""A running lab: hosts and switches as namespaces, cables as veth pairs, each node configured exactly as the linux
+target of `softmrc fabric config` writes it.
 
 A build that fails is rolled back. What is built is decided here; what breaks it is in `faults`.
 """

@@ -226,7 +226,7 @@ def without_network_failures(description: Description) -> Description:
 
 
 def roce_elsewhere(description: Description) -> BestRoceFabric:
-    """Nobody who runs RoCE builds planes for it: of each port that breaks, its job stops. So it is also judged where it
+    """Planes do not help RoCE: with each port that breaks its job stops. So it is also judged where it
     loses least: with any number of planes, of as few tiers as reach all NICs."""
     d, shape = description, description.fabric
     nic_bps = shape.planes * shape.host_link_bps

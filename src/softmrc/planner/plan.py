@@ -145,8 +145,8 @@ class Design:
     nics: int  # that were asked for
     port_bps: int
     radix: int
-    downlinks: int  # of a T0
-    uplinks: int  # of a T0, as it is built
+    downlinks: int  # of a leaf
+    uplinks: int  # of a leaf, as it is built
     max_nics: int
     layout: Layout | None  # None: more tiers than a fabric file has
     hosts: int  # NICs of a fabric whose leaves have as many each; what is counted and priced
@@ -179,7 +179,7 @@ class Design:
 
     @property
     def down_up(self) -> Fraction | None:
-        """Downlinks to uplinks of a T0 as it is built, which may be fewer than were asked for; None: no uplinks."""
+        """Downlinks to uplinks of a leaf as it is built, which may be fewer than were asked for; None: no uplinks."""
         if not self.uplinks:
             return None
         leaf = self.layout.hosts_per_leaf if self.layout else -(-self.nics * self.planes // self.switches_by_tier[0])
@@ -189,7 +189,7 @@ class Design:
 
     @property
     def link_share_in_plane(self) -> float:
-        """Of a NIC's capacity in that plane, with one T0–T1 link."""
+        """Of a NIC's capacity in that plane, with one leaf uplink."""
         return 1 / self.uplinks if self.uplinks else 0.0
 
     @property
@@ -198,7 +198,7 @@ class Design:
 
     @property
     def port_share(self) -> float:
-        """With one port or its cable; a T0 switch takes as much from each of its NICs, a plane from all."""
+        """With one port or its cable; a leaf takes as much from each of its NICs, a plane from all."""
         return 1 / self.planes
 
     @property

@@ -59,8 +59,8 @@ def verdict(description: Description) -> Comparison:
 
 
 def find(description: Description) -> SensitivityResult:
-    """Of each assumption the nearest value with which somebody else loses less, and the nearest with which MRC had
-    better do something else, if it comes before that."""
+    """Of each assumption the nearest value with which the other transport loses less, and the nearest with which MRC
+    had better do something else, if it comes before that."""
     now = verdict(description)
     found: list[BreakEven] = []
     ends: dict[str, float] = {}

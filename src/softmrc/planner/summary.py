@@ -111,7 +111,7 @@ def _elsewhere_line(found: Assessment) -> str:
 
 
 def _uplinks_lines(found: Assessment) -> list[str]:
-    """What lean uplinks take, and what is not there for anybody."""
+    """What lean uplinks cost, and what is missing for either transport."""
     lines, ratio = [], found.description.fabric.oversubscription
     if ratio > 1:
         crossing = found.description.job.crossing_share

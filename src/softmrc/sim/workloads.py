@@ -52,7 +52,7 @@ class Permutation(Workload):
 
 
 def permutation(fabric: Fabric, draws: Prng, across_leaves: bool) -> np.ndarray:
-    """A random permutation in which nobody sends to itself (or to its own leaf): offenders trade places at random."""
+    """A random permutation in which no host sends to itself (or to its own leaf): offenders trade places at random."""
     hosts = np.arange(fabric.hosts)
     place = hosts // fabric.hosts_per_leaf if across_leaves else hosts
     to = draws.order(fabric.hosts)

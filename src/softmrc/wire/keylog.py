@@ -24,7 +24,7 @@ LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
 def _append(path: str, line: bytes) -> None:
-    """To a file that nobody else can read, or has put there."""
+    """Append to the file, which only this user can read."""
     handle = open_own(path, is_anew=False)
     try:
         os.write(handle, line)

@@ -36,7 +36,7 @@ def files(description: Description, target: str) -> Iterator[tuple[str, str]]:
 def write(
     description: Description, target: str, folder: Path, on_file: Callable[[int], None] = lambda count: None
 ) -> int:
-    """Write all files; files of a node that is gone are not removed, since they may be somebody's."""
+    """Write all files; files of a node that is gone are not removed, since they may be the user's."""
     count = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ class LinuxNode:
 
 
 def configure(description: Description, plan: AddressPlan, node: Node, with_encap: bool = True) -> LinuxNode:
-    """What this node is told; without routes into outer headers, which are nearly all of a host's, for a quick look."""
+    """The configuration of this node; for a quick look without routes into outer headers, nearly all of a host's."""
     is_switch = node.tier is not Tier.HOST
     found = LinuxNode(plan.shape.name_of(node), node, is_switch)
     for port in ports_of(plan, node):

@@ -1,4 +1,4 @@
-"""What is broken in the fabric, for the page: a mapper of a lab beside it, or a denylist that somebody writes."""
+"""What is broken in the fabric, for the page: the mapper of a lab, or a denylist file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device's answers have to look like, so that nobody who reads them meets a type that he does not expect.
+"""The schema of a device's answers: readers need not check types.
 
 An answer may have fields that are not named here. Those that are have the type that is said, everywhere in the answer;
 a `?` at the end of a name says that the field may be missing, `??` that it may also be null.

@@ -1,11 +1,11 @@
 """Which packets a mapper sends: routes that lead back to where they began, over every cable of the fabric.
 
-    leaf     NIC → T0 → NIC                      tells the NIC's cable
-    spine    NIC → T0 → T1 → T0 → NIC            with it, the cable between T0 and T1
-    square   NIC → T0 → T1 → T0' → T1' → T0 → NIC   with those, which of its directions
-    core     NIC → T0 → T1 → T2 → T1 → T0 → NIC  in three tiers, the cable between T1 and T2
-    next     NIC → T0 → NIC'                     which direction of a NIC's cable: the neighbour's mapper sees it arrive
-    across   NIC → T0 → T1 → T2 → T1' → T0' → NIC'  which direction of a cable between T1 and T2, likewise
+    leaf     NIC → leaf → NIC                    tells the NIC's cable
+    spine    NIC → leaf → spine → leaf → NIC     with it, the cable between leaf and spine
+    square   NIC → leaf → spine → leaf' → spine' → leaf → NIC   with those, which of its directions
+    core     NIC → leaf → agg → core → agg → leaf → NIC   in three tiers, the cable between aggregation and core
+    next     NIC → leaf → NIC'                   which direction of a NIC's cable: the neighbour's mapper sees it arrive
+    across   NIC → leaf → agg → core → agg' → leaf' → NIC'   which direction of a cable to a core, likewise
 
 A round has one of each for every cable it tells of; who sends it, and over which other switches it returns, changes
 from round to round.
@@ -115,7 +115,7 @@ class Prober:
         return [self._batch(host, to, plane, [s.host_up(plane, host), s.host_down(plane, to)], [T0_USID + leaf])]
 
     def _uplinks(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Plane, leaf and uplink of every cable between T0 and T1, and who sends over it in this round."""
+        """Plane, leaf and uplink of every cable between leaf and spine, and who sends over it in this round."""
         s = self.shape
         plane, rest = np.divmod(np.arange(s.planes * s.leaves * s.spines), s.leaves * s.spines)
         leaf, uplink = np.divmod(rest, s.spines)
@@ -150,7 +150,7 @@ class Prober:
         return [self._batch(host, host, plane, links, named)]
 
     def _cores(self, number: int) -> tuple[np.ndarray, ...]:
-        """Plane, leaf, uplink, which core, and who sends, for every cable between T1 and T2."""
+        """Plane, leaf, uplink, which core, and who sends, for every cable between aggregation and core."""
         s = self.shape
         per_plane = s.t1_switches * s.cores_per_spine
         plane, rest = np.divmod(np.arange(s.planes * per_plane), per_plane)

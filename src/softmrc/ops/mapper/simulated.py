@@ -47,7 +47,7 @@ class SimulatedFabric:
         return self._next_ps / PS_PER_S
 
     def break_links(self, kind: str, links: Sequence[int], at_s: float, value: float = 0.0) -> None:
-        """Have a fault (a kind of `softmrc.sim`'s, or "heal") befall these links at a time that is still to come."""
+        """Schedule a fault (a kind of `softmrc.sim`'s, or "heal") of these links."""
         for link in links:
             self._network.add_fault(round(at_s * PS_PER_S), native_kind(kind), int(link), value)
 
