@@ -117,17 +117,17 @@ def test_who_cannot_see_the_other_process_uses_the_wire(tmp_path: Path) -> None:
             one.kill()
 
 
-def test_who_is_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_ranks_in_other_memory_and_on_loopback_planes_use_the_wire(
+    monkeypatch: pytest.MonkeyPatch, is_apart: bool
+) -> None:
+    """Loopback planes are for looking at the protocol, unless it is said that memory is to be used."""
     names = iter(["here", "there"])
-    monkeypatch.setattr(shm, "memory_of_this_process", lambda: next(names))
-    monkeypatch.setenv(shm.SHARED_MEMORY, "on")
-    with ranks(2) as group:
-        values_of(group(sums))
-        assert all(one._native.stats()["slices_shared"] == 0 for one in group.groups)
-
-
-def test_loopback_planes_are_for_looking_at_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(shm.SHARED_MEMORY, raising=False)
+    if is_apart:
+        monkeypatch.setattr(shm, "memory_of_this_process", lambda: next(names))
+        monkeypatch.setenv(shm.SHARED_MEMORY, "on")
+    else:
+        monkeypatch.delenv(shm.SHARED_MEMORY, raising=False)
     with ranks(2) as group:
         values_of(group(sums))
         assert all(one._native.stats()["slices_shared"] == 0 for one in group.groups)

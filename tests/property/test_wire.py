@@ -190,15 +190,6 @@ def test_shift_moves_all_but_the_block_by_sixteen_bits(address: IPv6Address) -> 
     assert int(srv6.shift(address)) == (int(address) & ~low) | ((int(address) << 16) & low)
 
 
-@given(unsigned(32), st.lists(usids, min_size=1, max_size=6))
-def test_each_switch_finds_its_own_usid_first(block: int, hops: list[int]) -> None:
-    address = srv6.carrier(block, hops)
-    for hop in hops:
-        assert srv6.matches(address, block, hop)
-        address = srv6.shift(address)
-    assert srv6.split(address) == (block, [])
-
-
 @given(unsigned(32), st.lists(usids, min_size=1, max_size=54))
 def test_a_path_is_walked_uSID_by_uSID(block: int, hops: list[int]) -> None:
     path: Path | None = Path.through(block, hops)
