@@ -4,8 +4,8 @@
 // made progress, when something is late, when the group fails and when it is closed.
 //
 // Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits, and
-// no other channel is touched: what concerns them all the owner is told, and what the owner has for this channel it
-// queues. Any failure is final: it ends the group, and everything under way here ends with its error.
+// no other channel is touched: what concerns them all is reported to the owner, which queues what it has for this
+// channel. Any failure is final: it ends the group, and everything under way here ends with its error.
 #pragma once
 
 #include <memory>

@@ -32,7 +32,7 @@ struct CollectiveSize {
 
 constexpr std::uint64_t impossible_ps = std::numeric_limits<std::uint64_t>::max();
 
-// The model's word in picoseconds; impossible_ps where the algorithm is none for this call.
+// By the model, in picoseconds; impossible_ps where the algorithm is none for this call.
 std::uint64_t time_of(Algorithm algorithm, const CollectiveSize& load, const Costs& costs);
 
 // How many columns the best grid for this call has, all of them full; 1 where no number divides the ranks.

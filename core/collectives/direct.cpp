@@ -1,4 +1,4 @@
-// Everybody with everybody, or with the root, in one step. The least time among few ranks; and the only way where each
+// Everybody with everybody, or with the root, in one step. The least time among few ranks; and the only one where each
 // pair has data of its own, or where the root has something else from each.
 #include "collectives/plan_builder.h"
 

@@ -8,23 +8,23 @@
 namespace softmrc::collectives {
 namespace {
 
-// The first channel has a part of everything, and is the one to say who is missing. The others are for when it has
+// The first channel has a stripe of everything, and reports which ranks are missing. The others are for when it has
 // nothing left to wait for.
 constexpr Duration others_wait = milliseconds(1500);
 
 }  // namespace
 
-Group::Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains,
-             std::uint64_t seed, std::shared_ptr<CompletionNotifier> port)
+Group::Group(const std::vector<ChannelResources>& resources, RankInfo place, std::vector<proto::Domain> domains,
+             std::uint64_t seed, std::shared_ptr<CompletionNotifier> notifier)
     : place_(place),
       domains_(std::move(domains)),
-      roll_{place.rank, {}, std::vector<PeerInfo>(place.size)},
-      port_(std::move(port)),
-      work_queues_(homes.size()) {
-  SOFTMRC_CHECK(!homes.empty() && homes.size() <= max_channels);
+      directory_{place.rank, {}, std::vector<PeerInfo>(place.size)},
+      notifier_(std::move(notifier)),
+      work_queues_(resources.size()) {
+  SOFTMRC_CHECK(!resources.empty() && resources.size() <= max_channels);
   ChannelOwner& owner = *this;
-  for (const ChannelResources& home : homes)
-    channels_.push_back(std::make_unique<Channel>(owner, channels(), home, place_, roll_, domains_, seed));
+  for (const ChannelResources& one : resources)
+    channels_.push_back(std::make_unique<Channel>(owner, channels(), one, place_, directory_, domains_, seed));
 }
 
 Group::~Group() { close(Duration{0}); }
@@ -35,13 +35,13 @@ std::vector<PeerEndpoint> Group::reserve() {
   return ends;
 }
 
-// What it says of itself is looked at now, and not when somebody speaks to it.
+// Checked now, and not when it is connected.
 proto::MaybeError Group::set_peer(std::uint32_t peer, PeerInfo member) {
-  roll_.members[peer] = std::move(member);
+  directory_.members[peer] = std::move(member);
   for (std::uint32_t channel = 0; channel < channels(); ++channel)
     for (const bool is_bulk : {false, true}) {
-      if (auto v = validate(roll_.receiving(channel, peer, is_bulk, 0))) return v;
-      if (auto v = validate(roll_.sending(channel, peer, is_bulk))) return v;
+      if (auto v = validate(directory_.receiving(channel, peer, is_bulk, 0))) return v;
+      if (auto v = validate(directory_.sending(channel, peer, is_bulk))) return v;
     }
   return std::nullopt;
 }
@@ -73,7 +73,7 @@ std::shared_ptr<InflightOp> Group::prepare(const CollectiveCall& call, double ti
   issued->reductions = std::move(op->reductions);  // whose addresses stay
   issued->temporary = std::move(op->temporary);
   issued->timeout_s = timeout_s;
-  issued->work = std::make_shared<Work>(port_);
+  issued->work = std::make_shared<Work>(notifier_);
   issued->stripes = cut_into_stripes(std::move(op), channels(), place_.unit);
   return issued;
 }
@@ -81,7 +81,7 @@ std::shared_ptr<InflightOp> Group::prepare(const CollectiveCall& call, double ti
 std::shared_ptr<Work> Group::issue(const CollectiveCall& call, double timeout_s) {
   const std::shared_ptr<InflightOp> issued = prepare(call, timeout_s);
   const Time now = channels_[0]->driver().now();
-  ChannelMask mailed = 0;
+  ChannelMask to_wake = 0;
   {
     const std::lock_guard guard(mutex_);
     if (is_refused(*issued->work)) return issued->work;
@@ -101,9 +101,9 @@ std::shared_ptr<Work> Group::issue(const CollectiveCall& call, double timeout_s)
     operations_small_ += std::all_of(outs.begin(), outs.end(), [](const Outbound& out) { return out.is_eager; });
     operations_striped_ += issued->stripes.size() > 1;
     issued_.push_back(issued);
-    mailed = start_ready();
+    to_wake = start_ready();
   }
-  request_progress(mailed & ~ChannelMask{1});
+  request_progress(to_wake & ~ChannelMask{1});
   channels_[0]->catch_up();
   return issued->work;
 }
@@ -116,9 +116,9 @@ bool Group::may_start(Queue::const_iterator at) const {
   return true;
 }
 
-// Lays what may start into the boxes; whose.
+// Queues what may start; the channels that it is for.
 Group::ChannelMask Group::start_ready() {
-  ChannelMask mailed = 0;
+  ChannelMask to_wake = 0;
   for (auto at = issued_.begin(); at != issued_.end() && !has_ended_; ++at) {
     InflightOp& issued = **at;
     if (issued.has_started) continue;
@@ -127,14 +127,14 @@ Group::ChannelMask Group::start_ready() {
     for (std::size_t k = 0; k < issued.stripes.size(); ++k) {
       if (!issued.stripes[k]) continue;
       issued.stripes[k]->whole = *at;
-      work_queues_[k].mail.operations.push_back(std::move(issued.stripes[k]));
+      work_queues_[k].work.operations.push_back(std::move(issued.stripes[k]));
       work_queues_[k].is_full.store(true, std::memory_order_release);
-      mailed |= ChannelMask{1} << k;
+      to_wake |= ChannelMask{1} << k;
     }
     issued.stripes.clear();
   }
   watch_waiting();
-  return mailed;
+  return to_wake;
 }
 
 void Group::watch_waiting() {
@@ -154,32 +154,33 @@ std::string Group::overdue(Time now) {
 }
 
 QueuedWork Group::pop_all(std::uint32_t channel) {
-  QueuedWork mail;
+  QueuedWork queued;
   const std::lock_guard guard(mutex_);
-  std::swap(mail, work_queues_[channel].mail);
+  std::swap(queued, work_queues_[channel].work);
   work_queues_[channel].is_full.store(false, std::memory_order_release);
-  return mail;
+  return queued;
 }
 
-// The last stripe's end is the operation's. It is forgotten first: who sees its end may issue, or close, at once.
+// The last stripe's end is the operation's. It is forgotten first: a caller that sees its end may issue, or close, at
+// once.
 void Group::on_ended(std::uint32_t channel, Operation& stripe, bool is_well) {
   const std::shared_ptr<InflightOp> issued = stripe.whole;
   if (!is_well) issued->has_failed.store(true, std::memory_order_relaxed);
   if (issued->open.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  ChannelMask mailed = 0;
+  ChannelMask to_wake = 0;
   std::string why;
   {
     const std::lock_guard guard(mutex_);
     issued_.remove(issued);
-    mailed = start_ready();
+    to_wake = start_ready();
     why = ending_.why;
   }
   if (issued->has_failed.load(std::memory_order_relaxed)) issued->work->fail(why);
   else issued->work->succeed();
-  // Whoever waits drives the first channel. Either it has seen the end, or its count is seen here.
-  mailed &= ~(ChannelMask{1} << channel);
-  if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
-  request_progress(mailed);
+  // A thread that waits drives the first channel. Either it has seen the end, or its count is seen here.
+  to_wake &= ~(ChannelMask{1} << channel);
+  if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) to_wake |= 1;
+  request_progress(to_wake);
 }
 
 void Group::request_progress(ChannelMask channels) {
@@ -198,7 +199,7 @@ bool Group::wait(const Work& work, Duration timeout) {
 // Point to point ---------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
-  auto work = std::make_shared<Work>(port_);
+  auto work = std::make_shared<Work>(notifier_);
   {
     const std::lock_guard guard(mutex_);
     if (is_refused(*work)) return work;
@@ -208,7 +209,7 @@ std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std:
 }
 
 std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
-  auto work = std::make_shared<Work>(port_);
+  auto work = std::make_shared<Work>(notifier_);
   {
     const std::lock_guard guard(mutex_);
     if (is_refused(*work)) return work;
@@ -236,11 +237,11 @@ GroupFailure Group::on_failure(std::uint32_t channel, const std::string& why, bo
   return end_all(why, is_ours, ChannelMask{1} << channel);
 }
 
-// What has started ends where its stripes are; the first words count, whichever channel has them.
+// What has started ends where its stripes are; the first error counts, whichever channel has it.
 GroupFailure Group::end_all(const std::string& why, bool is_ours, ChannelMask but) {
   GroupFailure ending;
   Queue waiting;
-  ChannelMask mailed = 0;
+  ChannelMask to_wake = 0;
   {
     const std::lock_guard guard(mutex_);
     if (!has_ended_) {
@@ -249,9 +250,9 @@ GroupFailure Group::end_all(const std::string& why, bool is_ours, ChannelMask bu
       if (error_.empty()) error_ = why;
       for (std::size_t k = 0; k < channels_.size(); ++k) {
         if (but >> k & 1) continue;
-        work_queues_[k].mail.ending = ending_;
+        work_queues_[k].work.ending = ending_;
         work_queues_[k].is_full.store(true, std::memory_order_release);
-        mailed |= ChannelMask{1} << k;
+        to_wake |= ChannelMask{1} << k;
       }
       for (auto at = issued_.begin(); at != issued_.end();) {
         const auto next = std::next(at);
@@ -263,8 +264,8 @@ GroupFailure Group::end_all(const std::string& why, bool is_ours, ChannelMask bu
     ending = ending_;
   }
   for (const auto& issued : waiting) issued->work->fail(ending.why);
-  if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
-  request_progress(mailed);
+  if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) to_wake |= 1;
+  request_progress(to_wake);
   return ending;
 }
 

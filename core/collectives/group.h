@@ -2,8 +2,8 @@
 // which is the order of operations, who waits for whose memory, and how it all ends. While data moves they share
 // nothing.
 //
-// The mutex orders all of it. Strands take it with their engine to themselves; whoever holds it asks for no engine, and
-// nobody asks for an engine who has another. So work for a channel is laid into its box, and its driver nudged.
+// The mutex orders all of it. Channels take it with their engine to themselves; no thread that holds it asks for an
+// engine, and none that has an engine for another. So work for a channel is queued, and its driver woken.
 #pragma once
 
 #include <atomic>
@@ -36,19 +36,20 @@ constexpr std::size_t max_channels = 64;
 class Group final : private ChannelOwner {
  public:
   // `domains` are by rank: what the queue pairs to it are in, on every channel.
-  Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains,
-        std::uint64_t seed, std::shared_ptr<CompletionNotifier> port);
+  Group(const std::vector<ChannelResources>& resources, RankInfo place, std::vector<proto::Domain> domains,
+        std::uint64_t seed, std::shared_ptr<CompletionNotifier> notifier);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Either peers are met when they are first needed: each rank keeps numbers, and knows the others' before it starts.
+  // Either peers are connected when they are first needed: each rank reserves numbers, and knows the others' before it
+  // starts.
   std::vector<PeerEndpoint> reserve();
   // Another rank has fewer channels: the rest is given back, before it starts.
   void narrow(std::uint32_t channels) { channels_.resize(channels); }
   proto::MaybeError set_peer(std::uint32_t peer, PeerInfo member);
-  void set_params(const GroupParams& terms) { roll_.terms = terms; }
-  // Now, and not when there is something to say.
+  void set_params(const GroupParams& params) { directory_.params = params; }
+  // Now, and not with the first message.
   bool meet(std::uint32_t channel, std::uint32_t peer, Duration patience) {
     return channels_[channel]->connect_now(peer, patience);
   }
@@ -59,7 +60,7 @@ class Group final : private ChannelOwner {
                std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit, std::uint32_t side_by_side = 1);
-  // As before: what is known of the others was wrong, and is said anew. False when one of them has been met.
+  // As before start: what is known of the others was wrong, and is set anew. False when one of them has been connected.
   bool stop();
 
   std::shared_ptr<Work> issue(const CollectiveCall& call, double timeout_s);
@@ -69,7 +70,7 @@ class Group final : private ChannelOwner {
   bool wait(const Work& work, Duration timeout);
 
   void abort(const std::string& why);
-  // Ends what is under way, says goodbye and waits until that has been heard.
+  // Ends what is under way, tells the peers and waits until that is acknowledged.
   void close(Duration linger);
   // One of the drivers is, and nothing can end well any longer.
   bool is_device_closed() const;
@@ -84,10 +85,10 @@ class Group final : private ChannelOwner {
 
  private:
   using ChannelMask = std::uint64_t;  // one bit each
-  // What a channel will find when it looks.
+  // What is queued for a channel.
   struct alignas(64) WorkQueue {
     std::atomic<bool> is_full{false};
-    QueuedWork mail;  // under the mutex
+    QueuedWork work;  // under the mutex
   };
   using Queue = std::list<std::shared_ptr<InflightOp>>;
 
@@ -110,8 +111,8 @@ class Group final : private ChannelOwner {
 
   RankInfo place_;
   const std::vector<proto::Domain> domains_;
-  GroupDirectory roll_;  // complete before it starts
-  const std::shared_ptr<CompletionNotifier> port_;
+  GroupDirectory directory_;  // complete before it starts
+  const std::shared_ptr<CompletionNotifier> notifier_;
   std::vector<std::unique_ptr<Channel>> channels_;  // as many as there are from start to close
   std::vector<WorkQueue> work_queues_;
   std::atomic<std::uint32_t> waiting_threads_{0};
@@ -121,7 +122,7 @@ class Group final : private ChannelOwner {
   Queue issued_;      // in order, until it has ended
   std::uint32_t next_number_ = 1;
   std::string error_;
-  bool has_ended_ = false;  // of `ending_`: the channels are told
+  bool has_ended_ = false;  // `ending_` is queued for the channels
   GroupFailure ending_;
   bool is_closed_ = false;
   std::uint64_t operations_ = 0;

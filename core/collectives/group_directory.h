@@ -1,5 +1,6 @@
-// What the ranks of a group know of each other before they have spoken: where each is, and numbers from which both ends
-// of a connection work out the same. So whoever speaks first need not ask, and the other end is made when that arrives.
+// What the ranks of a group know of each other before they are connected: where each is, and numbers from which both
+// ends derive the same connection. So the rank that sends first need not ask, and the other end is made when its first
+// packet arrives.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace softmrc::collectives {
 // Where a rank's channel is, and what it keeps for the others: of every rank two queue pairs and the key to a ring, by
 // rank.
 struct PeerEndpoint {
-  std::uint32_t place = 0;  // as the driver was told of it; not of the own one
+  std::uint32_t place = 0;  // by which the driver knows it; not of the own one
   std::uint32_t first_qpn = 0;
   std::uint32_t stride = 1;
   std::uint32_t first_rkey = 0;
@@ -35,14 +36,14 @@ struct PeerInfo {
 };
 
 struct GroupParams {
-  SecretKey key{};  // this group's alone; whoever has it could have read all else in the store
+  SecretKey key{};  // this group's alone; those that have it could have read all else in the store
   proto::RtrAttributes receiving;
   proto::RtsAttributes sending;
 };
 
 struct GroupDirectory {
   std::uint32_t rank = 0;  // our own
-  GroupParams terms;
+  GroupParams params;
   std::vector<PeerInfo> members;  // by rank
 
   proto::RtrAttributes receiving(std::uint32_t channel, std::uint32_t peer, bool is_bulk, std::uint32_t node) const;

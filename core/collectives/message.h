@@ -1,4 +1,4 @@
-// What ranks tell each other beside bulk data: a fixed header, and a few bytes behind it. All ranks share one byte
+// What ranks send each other beside bulk data: a fixed header, and a few bytes behind it. All ranks share one byte
 // order.
 #pragma once
 
@@ -28,8 +28,8 @@ enum class MessageType : std::uint8_t {
   inquiry,  // I wait for you in this collective; do you mean the same one?
   offer,    // a send: its data follows if it is small, else it waits for an acceptance
   accept,   // write what you offered to `rkey`
-  credit,   // nothing but what every header says
-  error,    // the group is over; why is behind the header
+  credit,   // nothing but what every header carries
+  error,    // the group has failed; why is behind the header
   bye,      // I leave, and have finished everything; or, where its number is not 0, have failed
   shm,      // here is memory to put into what you would write to me; where is behind the header
 };

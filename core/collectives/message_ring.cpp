@@ -6,7 +6,7 @@ namespace softmrc::collectives {
 namespace {
 
 constexpr std::uint64_t alignment = 64;
-constexpr std::uint32_t tell_taken_after = 8;
+constexpr std::uint32_t advertise_taken_after = 8;
 
 constexpr std::uint64_t aligned(std::uint64_t size) { return (size + alignment - 1) / alignment * alignment; }
 
@@ -21,8 +21,8 @@ void MessageRing::open(std::uint32_t ring_bytes) {
 
 // Where a message of this size starts: it does not wrap, so the end of the ring may stay unused.
 std::uint64_t MessageRing::start_of(std::uint64_t at, std::uint64_t size) const {
-  const std::uint64_t room = ring_bytes_ - at % ring_bytes_;
-  return size > room ? at + room : at;
+  const std::uint64_t left = ring_bytes_ - at % ring_bytes_;
+  return size > left ? at + left : at;
 }
 
 bool MessageRing::write(proto::Endpoint& engine, Time now, MessageHeader& header, std::span<const std::uint8_t> payload,
@@ -46,8 +46,8 @@ bool MessageRing::write(proto::Endpoint& engine, Time now, MessageHeader& header
   request.is_signaled = wr_id != 0;
   if (engine.post_write(now, qpn_, request) == proto::PostStatus::queue_full) return false;
   written_ = start + aligned(size);
-  told_ = read_here_;
-  told_taken_ = offers_taken_here;
+  advertised_ = read_here_;
+  advertised_taken_ = offers_taken_here;
   owes_credit_ = false;
   return true;
 }
@@ -88,7 +88,8 @@ MessageRing::Received MessageRing::receive(proto::Endpoint& engine, Time now, st
 }
 
 void MessageRing::give_credit(proto::Endpoint& engine, Time now) {
-  if (read_here_ - told_ < ring_bytes_ / 4 && offers_taken_here - told_taken_ < tell_taken_after) return;
+  if (read_here_ - advertised_ < ring_bytes_ / 4 && offers_taken_here - advertised_taken_ < advertise_taken_after)
+    return;
   MessageHeader header;
   header.type = MessageType::credit;
   owes_credit_ = !write(engine, now, header, {}, 0, ring_bytes_);

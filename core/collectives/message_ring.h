@@ -1,4 +1,4 @@
-// Messages between two ranks, in order. Each writes into a ring in the other's memory, WRITE_IMM rings the bell, and
+// Messages between two ranks, in order. Each writes into a ring in the other's memory, WRITE_IMM announces it, and
 // every header says how much of the other direction has been read, which is also what frees this side's copy: what has
 // been read has arrived, and a packet that is sent again after it arrived is never looked at.
 #pragma once
@@ -29,12 +29,13 @@ class MessageRing {
     remote_rkey_ = remote_rkey;
   }
 
-  // Never blocks: what finds no room, in the peer's ring or in the send queue, waits here. A work request that is not 0
-  // completes with the acknowledgement.
+  // Never blocks: what finds no space, in the peer's ring or in the send queue, waits here. A work request that is not
+  // 0 completes with the acknowledgement.
   void send(proto::Endpoint& engine, Time now, MessageHeader header, std::span<const std::uint8_t> payload = {},
             std::uint64_t wr_id = 0);
   bool has_backlog() const { return !backlog_.empty(); }
-  // Whether something is unsaid that no message from the peer need ever ask for: flush it when the send queue has room.
+  // Whether something is unsent that no message from the peer need ever ask for: flush it when the send queue has
+  // space.
   bool is_waiting() const { return has_backlog() || owes_credit_; }
   void flush(proto::Endpoint& engine, Time now);
   bool has_received() const { return read_here_ > 0; }
@@ -46,7 +47,7 @@ class MessageRing {
   };
   // The next message, of which the engine says that it is `length` long.
   Received receive(proto::Endpoint& engine, Time now, std::uint32_t length);
-  // Tells the peer what has been read if it may be waiting for that.
+  // Sends the peer what has been read if it may be waiting for that.
   void give_credit(proto::Endpoint& engine, Time now);
 
   std::uint32_t qpn() const { return qpn_; }
@@ -75,8 +76,8 @@ class MessageRing {
   std::uint64_t written_ = 0;     // bytes of the outbound ring used so far, gaps at its end included
   std::uint64_t read_there_ = 0;  // of those, what the peer has read
   std::uint64_t read_here_ = 0;
-  std::uint64_t told_ = 0;  // of read_here_, what the peer knows
-  std::uint32_t told_taken_ = 0;
+  std::uint64_t advertised_ = 0;  // of read_here_, what the peer knows
+  std::uint32_t advertised_taken_ = 0;
   bool owes_credit_ = false;
 };
 

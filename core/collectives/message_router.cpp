@@ -54,8 +54,8 @@ std::optional<MessageRing::Received> MessageRouter::receive(proto::Endpoint& eng
 }
 
 // A failure must reach all ranks, also those that this one is not connected with, and whichever ranks are gone. So a
-// rank notifies its peers, and each rank that is notified those at distances of powers of two: that leaves more ways to
-// every rank than failures cut.
+// rank notifies its peers, and each rank that is notified those at distances of powers of two: that leaves several
+// paths to every rank.
 bool MessageRouter::is_notified(std::uint32_t p, const GroupFailure& failure) const {
   const PeerConnection* const peer = connections_.find(p);
   if (peer && (peer->is_broken || peer->has_left)) return false;

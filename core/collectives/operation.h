@@ -1,9 +1,10 @@
-// One collective on one rank, as data: what comes in from whom and where it lands, what goes out to whom and what it
-// must wait for. plan.h makes these, stripes.h may cut them, channels carry them out; none knows the others' part.
+// One collective on one rank, as data: what comes in from which peer and where it lands, what goes out to which peer
+// and what it must wait for. plan.h makes these, stripes.h may cut them, channels carry them out; none knows the
+// others' part.
 //
-// Two ways to wait. A transfer may pass another one on, slice by slice as they arrive. Or it may be a *step*: then it
-// waits until so many of the inbound transfers have been *taken*, which happens in the order of the plan. Taking one is
-// where it is merged with what is here, so a merge finds complete what the plan has put before it.
+// A transfer waits in one of two ways. It may pass another one on, slice by slice as they arrive. Or it may be a
+// *step*: then it waits until so many of the inbound transfers have been *taken*, which happens in the order of the
+// plan. Taking one is where it is merged with what is here, so a merge finds complete what the plan has put before it.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +27,8 @@ namespace softmrc::collectives {
 constexpr std::uint64_t smallest_slice = 128 * 1024;
 constexpr std::uint64_t largest_slice = 512 * 1024;
 constexpr std::uint64_t slices_wanted = 8;
-// What a rank sends of its own before anything has come in: enough to keep the way full, little enough that what it is
-// to be added to is soon on its way, too.
+// What a rank sends of its own before anything has come in: enough to fill the path, little enough that what it is to
+// be added to is soon sent, too.
 constexpr std::uint64_t head_start = 2 * 1024 * 1024;
 
 // Collectives of one rank that are under way at a time; the others wait.
@@ -74,7 +75,7 @@ struct Merge {
 
 struct Inbound final : proto::Placer {
   std::uint32_t peer = 0;
-  std::uint32_t index = 0;  // among those of its way (in messages, or granted) from this peer
+  std::uint32_t index = 0;  // among those of its kind (in messages, or granted) from this peer
   bool is_eager = false;    // in a message; else by WRITE into a region
   std::uint8_t* to = nullptr;
   const std::uint8_t* local = nullptr;   // what it is reduced with
@@ -108,7 +109,7 @@ struct Inbound final : proto::Placer {
 
 struct Outbound {
   std::uint32_t peer = 0;
-  std::uint32_t index = 0;  // among those of its way (in messages, or granted) to this peer
+  std::uint32_t index = 0;  // among those of its kind (in messages, or granted) to this peer
   bool is_eager = false;
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;

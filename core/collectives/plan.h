@@ -1,5 +1,5 @@
 // From a call to an Operation, by the algorithm that cost.h finds cheapest. That depends on sizes and ranks alone, so
-// every rank chooses alike and results never depend on the weather. One file for each family:
+// every rank chooses alike and results never depend on the network. One file for each family:
 //
 //   direct    everybody with everybody (or with the root) in one step, reduced in the order of ranks
 //   gathered  all contributions to all ranks in ceil(log2 n) rounds, then reduced in the order of ranks

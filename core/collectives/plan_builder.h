@@ -28,7 +28,8 @@ struct PlanBuilder {
   // Whether small transfers travel in messages, which nobody has to grant. Only where a rank's end depends on all
   // others having begun: else one that is ahead could say more than the others can keep.
   bool uses_messages = false;
-  std::vector<std::uint32_t> indices = std::vector<std::uint32_t>(std::size_t{4} * size);  // by peer, direction and way
+  std::vector<std::uint32_t> indices = std::vector<std::uint32_t>(std::size_t{4} *
+                                                                  size);  // by peer, direction and kind
 
   RankSubset all() const { return {0, 1, size, rank}; }
   std::uint32_t prev(std::uint32_t steps) const { return all().prev(steps); }

@@ -2,7 +2,7 @@
 // for each element and step, the caller's memory to add it to, and no other: large blocks among not too many ranks.
 //
 // And among many: a grid, whose rows are ranks side by side. Each row goes round its own ring, so that all but a small
-// part of the way is as short as a row; what a rank then has of its row's sum is added up down its column, in rounds;
+// part of the path is as short as a row; what a rank then has of its row's sum is added up down its column, in rounds;
 // and the rows go round once more, with the result.
 #include "collectives/plan_builder.h"
 #include "collectives/stripes.h"
@@ -32,7 +32,7 @@ std::int32_t go_round(PlanBuilder& d, const RankSubset& ring, std::uint32_t firs
   return after;
 }
 
-// The parts' owners send them to all: directly where that makes few connections, since the way then ends with it.
+// The parts' owners send them to all: directly where that makes few connections, since the path then ends with it.
 void all_reduce_along_ring(PlanBuilder& d) {
   const std::vector<Part> inputs = cut(d.call.inputs[0], d.size);
   const std::vector<Part> outputs = cut(d.call.outputs[0], d.size);

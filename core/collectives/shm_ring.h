@@ -1,6 +1,6 @@
 // A pipe through memory that two processes of one machine share: what one rank puts in, another takes out in the same
-// order. Whoever takes makes it, and says where it is; whoever may open it there puts things in. That something is in
-// it is said elsewhere, so neither end ever looks for the other.
+// order. The end that takes makes it, and says where it is; the other one opens it there and puts things in. That
+// something is in it is signalled elsewhere, so neither end ever polls.
 //
 // The other process may write anything, at any time: what is read here is checked against what this end knows, and the
 // memory cannot shrink under it.
@@ -35,9 +35,9 @@ class ShmRing {
 
   ShmKey key() const;
 
-  // False where there is no room: then the other end says when there is, once.
+  // False where there is no space: then the other end signals when there is, once.
   bool put(const std::uint8_t* from, std::uint64_t bytes);
-  // What was put last has not been told of, and never will be.
+  // What was put last has not been signalled, and never will be.
   void take_back(std::uint64_t bytes);
 
   // In one piece or two, each from a multiple of 64 bytes on. False where so much is not in it.
@@ -53,7 +53,7 @@ class ShmRing {
     if (descriptor_ >= 0) close_descriptor();
     return true;
   }
-  // Whether the other end has asked to be told that there is room.
+  // Whether the other end waits for space.
   bool is_awaited() { return head_->waits.exchange(0, std::memory_order_seq_cst) != 0; }
 
  private:

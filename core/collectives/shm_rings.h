@@ -1,5 +1,5 @@
 // Bulk data between ranks of one machine, through memory that they share: a ring for each direction of a pair of ranks,
-// made when the receiver first grants. It decides whether a peer's data goes that way, and checks what a peer says of
+// made when the receiver first grants. It decides whether a peer's data goes through it, and checks what a peer says of
 // its ring. When a slice goes is left to the transfers: a write of nothing says that a slice is there, so all that is
 // promised of writes, their order and their end, holds for slices as well.
 #pragma once

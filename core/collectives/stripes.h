@@ -28,7 +28,7 @@ struct InflightOp {
   Time deadline = Time::never();
   double timeout_s = 0;
   std::shared_ptr<Work> work;
-  std::atomic<std::uint32_t> open{0};  // stripes; whoever ends the last one has seen what all others did
+  std::atomic<std::uint32_t> open{0};  // stripes; the channel that ends the last one has seen what all others did
   std::atomic<bool> has_failed{false};
 
   bool conflicts(const InflightOp& other) const {

@@ -1,5 +1,5 @@
 // Broadcast and reduce along a tree whose top is the root: binomial where latency counts, binary where slices follow
-// each other, and a chain where they fill the way. Ranks are counted from the root on.
+// each other, and a chain where they fill the path. Ranks are counted from the root on.
 #include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {

@@ -24,7 +24,7 @@ class CompletionNotifier {
     }
     ready_.notify_one();
   }
-  // Blocks until there is something, or the port was shut: then empty.
+  // Blocks until there is something, or it was shut: then empty.
   std::vector<std::uint64_t> take() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [this] { return !numbers_.empty() || is_shut_; });
@@ -37,7 +37,7 @@ class CompletionNotifier {
     }
     ready_.notify_all();
   }
-  // Asks for `number` when the work has ended, which may be now.
+  // Pushes `number` when the work has ended, which may be now.
   void watch(Work& work, std::uint64_t number);
 
  private:
@@ -48,10 +48,10 @@ class CompletionNotifier {
   bool is_shut_ = false;
 };
 
-// Written by whoever has the engine, read by anybody once it has ended, and not before.
+// Written by the thread that has the engine; read by any once it has ended, and not before.
 class Work {
  public:
-  explicit Work(std::shared_ptr<CompletionNotifier> port) : port_(std::move(port)) {}
+  explicit Work(std::shared_ptr<CompletionNotifier> notifier) : notifier_(std::move(notifier)) {}
 
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
   bool has_failed() const { return has_ended() && !error_.empty(); }
@@ -72,16 +72,16 @@ class Work {
     has_ended_.store(true, std::memory_order_release);
     std::vector<std::uint64_t> numbers;
     {
-      const std::lock_guard guard(port_->mutex_);
+      const std::lock_guard guard(notifier_->mutex_);
       numbers.swap(watched_);
     }
-    for (std::uint64_t number : numbers) port_->push(number);
+    for (std::uint64_t number : numbers) notifier_->push(number);
   }
 
-  std::shared_ptr<CompletionNotifier> port_;
+  std::shared_ptr<CompletionNotifier> notifier_;
   std::atomic<bool> has_ended_{false};
   std::string error_;
-  std::vector<std::uint64_t> watched_;  // under the port's mutex
+  std::vector<std::uint64_t> watched_;  // under the notifier's mutex
 };
 
 inline void CompletionNotifier::watch(Work& work, std::uint64_t number) {

@@ -6,27 +6,28 @@
 namespace softmrc::nccl {
 namespace {
 
-// A peer of which something is awaited, and nothing was heard for so long, is asked for a sign of life.
+// A peer that something is awaited of, and that has sent nothing for so long, is probed.
 constexpr Duration probe_after = seconds(1);
 constexpr std::uint64_t probe_id = ~std::uint64_t{0};
 
 // Those that are up on this side; the first few by number.
-std::string in_words(std::uint32_t planes) {
+std::string describe_silence(std::uint32_t planes) {
   constexpr int max_named = 3;
   const int count = std::popcount(planes), named = count > max_named ? max_named : count;
   if (count == 0) return "no plane of this side is up";
-  std::string words = count == 1 ? "plane" : "planes";
+  std::string text = count == 1 ? "plane" : "planes";
   for (int i = 0; i < named; ++i, planes &= planes - 1)
-    words += (i ? ", " : " ") + std::to_string(std::countr_zero(planes));
-  if (count > named) words += " and " + std::to_string(count - named) + " more";
-  return "nothing came back over " + words;
+    text += (i ? ", " : " ") + std::to_string(std::countr_zero(planes));
+  if (count > named) text += " and " + std::to_string(count - named) + " more";
+  return "nothing came back over " + text;
 }
 
 std::string reason_of(proto::CompletionStatus status, std::uint32_t planes) {
   using enum proto::CompletionStatus;
   switch (status) {
     case retry_exceeded:
-      return "stopped answering (retry_exponential in SOFTMRC_CONFIG: how long silence is borne): " + in_words(planes);
+      return "stopped answering (retry_exponential in SOFTMRC_CONFIG: how long silence is borne): " +
+             describe_silence(planes);
     case remote_access: return "refused a write: its memory is no longer registered";
     case remote_invalid: return "could not make sense of a write";
     case remote_operation: return "had no receive posted";
@@ -160,12 +161,12 @@ void Comm::fail(Result result, const std::string& why) {
 Result Comm::report() {
   const Result failure = failure_.load(std::memory_order_acquire);
   if (is_logged_.exchange(true)) return failure;
-  std::string words;
+  std::string text;
   {
     const std::lock_guard lock(mutex_);
-    words = error_text_;
+    text = error_text_;
   }
-  device_->logger().warn(words);
+  device_->logger().warn(text);
   return failure;
 }
 

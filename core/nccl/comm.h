@@ -1,11 +1,10 @@
-// A connection as NCCL knows it, which goes one way: the sender's end and the receiver's. Underneath it is a queue pair
+// A connection as NCCL knows it, in one direction: the sender's end and the receiver's. Underneath it is a queue pair
 // in each of several lanes. The first of them, the home, carries what is small; connections of the two directions have
 // their homes in pairs, so that a lane is awake for the answer to what it has just brought.
 //
-//   receiver: a receive is posted        -> a grant: where its bytes may land      WRITE with immediate, into the
-//   sender's ring sender:   a send finds its grant     -> the bytes, right where they belong     WRITE with immediate,
-//   in parts, by all lanes sender:   no grant yet, but little   -> the bytes, into the receiver's eager_buffer, from
-//   which they are copied
+// - A receive is posted: a grant, which says where its bytes may land, is written into the sender's ring (WRITE_IMM).
+// - A send finds its grant: the bytes are written right where they belong, in parts, by all lanes (WRITE_IMM).
+// - A small send has no grant yet: its bytes go into the receiver's eager_buffer, from which they are copied.
 //
 // The k-th send belongs to the k-th receive. NCCL's progress thread sets up slots, links orders and reads atomics;
 // lanes do the rest. A failure is final.
@@ -107,7 +106,7 @@ class Comm : public host::HandshakeDelegate {
   void create_qps(std::size_t count, std::uint32_t home);
   void connect_qps(const host::Offer& theirs);
   void submit(SendOrder& order) { device_->submit_queue(qps_[order.end].lane).submit(order); }
-  // What goes wrong at one end is over at both: the queue pairs go to error, and the peer hears of it when it next
+  // What goes wrong at one end is over at both: the queue pairs go to error, and the peer learns that when it next
   // asks.
   void fail(Result result, const std::string& why);
   MemoryHandle* keep(std::unique_ptr<MemoryHandle> memory);
@@ -127,7 +126,7 @@ class Comm : public host::HandshakeDelegate {
 
   std::set<MemoryHandle*> memories_;
   std::atomic<Result> failure_{Result::success};
-  std::mutex mutex_;  // for the words
+  std::mutex mutex_;  // for the memories and the error's text
   std::string error_text_;
   std::atomic<bool> is_logged_{false};
   std::atomic<std::int64_t> last_heard_ps_{0};
@@ -192,7 +191,7 @@ class ReceiveComm final : public Comm {
   void accept(std::span<const std::uint8_t> theirs) override;
 
  private:
-  // What has happened to a slot. Of two that must both have happened, whoever is second does what follows.
+  // What has happened to a slot. Of two that must both have happened, the thread that is second does what follows.
   static constexpr std::uint32_t posted = 1, eager = 2, done = 4;
   struct Slot {
     bool is_busy = false;

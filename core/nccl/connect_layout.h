@@ -1,4 +1,4 @@
-// What the two ends of a connection tell each other beside their queue pairs: where the other may write, and how that
+// What the two ends of a connection send each other beside their queue pairs: where the other may write, and how that
 // is laid out, which has to be the same on both sides.
 #pragma once
 

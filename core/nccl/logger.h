@@ -1,4 +1,4 @@
-// What NCCL is told in words: through the logger that it gave us, whose last warning is what people see.
+// What NCCL is told: through the logger that it gave us, whose last warning is what people see.
 #pragma once
 
 #include <atomic>

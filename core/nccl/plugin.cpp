@@ -141,10 +141,10 @@ void Plugin::remove_communicator() {
   shut_down(left);
 }
 
-void Plugin::shut_down(const Devices& stations) {
-  for (const auto& device : stations)
+void Plugin::shut_down(const Devices& devices) {
+  for (const auto& device : devices)
     if (device) device->close();
-  for (const auto& device : stations)
+  for (const auto& device : devices)
     if (device) device->wait_until_over();
 }
 
@@ -184,25 +184,25 @@ ListenComm* Plugin::listen_now(Handle& handle) {
   auto comm = std::make_unique<ListenComm>();
   comm->device = device(false);
   host::Node& node = comm->device->node();
-  Handle told;
-  told.magic = magic;
-  told.version = handle_version;
-  told.process = process_;
-  for (std::size_t i = 0; i < told.token.size(); i += 8) {
+  Handle local;
+  local.magic = magic;
+  local.version = handle_version;
+  local.process = process_;
+  for (std::size_t i = 0; i < local.token.size(); i += 8) {
     const std::uint64_t bits = host::random_bits();
-    std::memcpy(told.token.data() + i, &bits, 8);
+    std::memcpy(local.token.data() + i, &bits, 8);
   }
   const std::optional<wire::Ipv6> reached_at = comm->device->tcp_address();
-  if (reached_at) told.address[told.addresses++] = *reached_at;
+  if (reached_at) local.address[local.addresses++] = *reached_at;
   for (const host::LocalPlane& plane : node.planes())
-    if (!reached_at && told.addresses < told.address.size() &&
-        (node.is_loopback_only() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
-      told.address[told.addresses++] = as_v6(plane.address);
+    if (!reached_at && local.addresses < local.address.size() &&
+        (node.is_loopback_only() ? local.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
+      local.address[local.addresses++] = as_v6(plane.address);
   const auto make = [device = comm->device] { return std::make_unique<ReceiveComm>(device); };
   comm->listener = std::make_unique<host::HandshakeListener>(node.planes()[0].address, node.is_loopback_only(),
-                                                             comm->device->secret(), told.token, make);
-  told.port = comm->listener->port();
-  handle = told;
+                                                             comm->device->secret(), local.token, make);
+  local.port = comm->listener->port();
+  handle = local;
   return comm.release();
 }
 
@@ -254,8 +254,8 @@ void Plugin::drop_connector(host::HandshakeConnector* call) {
 
 ReceiveComm* Plugin::accept(ListenComm& comm) {
   check_process();
-  const auto tell = [this](const std::string& who) { logger_.info(log_net, "turned away: " + who); };
-  return static_cast<ReceiveComm*>(comm.listener->poll(tell).release());
+  const auto log_rejected = [this](const std::string& who) { logger_.info(log_net, "turned away: " + who); };
+  return static_cast<ReceiveComm*>(comm.listener->poll(log_rejected).release());
 }
 
 }  // namespace softmrc::nccl

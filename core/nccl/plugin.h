@@ -23,7 +23,7 @@ struct Properties {
   float latency_us = 15;
 };
 
-// What a listener tells a connector, by way of NCCL, and where the connector keeps how far it has come.
+// What a listener passes to a connector through NCCL, and where the connector keeps how far it has come.
 struct Handle {
   std::uint32_t magic = 0;
   std::uint16_t port = 0;
@@ -65,8 +65,8 @@ class Plugin {
   using Devices = std::array<std::shared_ptr<PluginDevice>, 2>;
 
   Plugin();
-  // Lets go of peers, and stays until they have heard the last of it.
-  static void shut_down(const Devices& stations);
+  // Closes all connections, and waits until that is acknowledged.
+  static void shut_down(const Devices& devices);
   void read_settings();
   std::shared_ptr<PluginDevice> device(bool is_mirror);
   ListenComm* listen_now(Handle& handle);
@@ -80,7 +80,7 @@ class Plugin {
   std::vector<host::LocalPlane> planes_;
   std::uint32_t lanes_ = 1;
   Properties properties_;
-  std::set<std::string> pci_paths_;  // all that were ever told: NCCL keeps no copy
+  std::set<std::string> pci_paths_;  // all that NCCL was ever given: it keeps no copy
   Devices devices_;
   std::set<host::HandshakeConnector*> connectors_;
   std::uint64_t process_;

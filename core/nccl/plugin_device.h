@@ -1,4 +1,4 @@
-// A node, a submit_queue in each of its lanes, and how NCCL hears of what goes wrong there.
+// A node, a submit_queue in each of its lanes, and the logger through which NCCL gets errors.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ constexpr Duration max_linger = seconds(4);
 class PluginDevice {
  public:
   PluginDevice(const host::HostSettings& settings, std::vector<host::LocalPlane> planes, std::uint32_t lanes,
-               const Logger& words)
+               const Logger& logger)
       : node_(settings, std::move(planes), lanes),
         secret_(settings.secret),
         fabric_(settings.fabric),
-        logger_(words),
+        logger_(logger),
         control_(control::open_control(node_, "nccl", settings.control, &bursts_)) {
     try {
       for (std::uint32_t lane = 0; lane < lanes; ++lane)
@@ -34,7 +34,7 @@ class PluginDevice {
       throw;
     }
   }
-  // Lanes know porters until they are closed.
+  // Lanes refer to the submit queues until they are closed.
   ~PluginDevice() { close(); }
 
   host::Node& node() { return node_; }

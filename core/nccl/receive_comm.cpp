@@ -104,7 +104,7 @@ bool ReceiveComm::uses(const MemoryHandle& memory) const {
   return false;
 }
 
-// By whoever comes second: who posts the receive, or the lane that brings the bytes.
+// By the second of two threads: the one that posts the receive, or the lane that brings the bytes.
 void ReceiveComm::copy_from_eager(std::uint32_t at) {
   Slot& slot = slots_[at];
   const std::uint64_t length = slot.bytes.load(std::memory_order_relaxed);

@@ -11,20 +11,20 @@
 namespace softmrc::nccl {
 namespace {
 
-// Nothing that is thrown may reach NCCL, and every failure is told in words.
+// Nothing that is thrown may reach NCCL, and every failure is logged.
 template <typename F>
 Result guarded(F f) {
-  Logger& words = Plugin::of_process().logger();
+  Logger& logger = Plugin::of_process().logger();
   try {
     return f();
   } catch (const host::HostError& why) {
-    words.warn(why.what());
+    logger.warn(why.what());
     return Result::system_error;
   } catch (const udp::DeviceError& why) {
-    words.warn(why.what());
+    logger.warn(why.what());
     return Result::system_error;
   } catch (const std::exception& why) {
-    words.warn(why.what());
+    logger.warn(why.what());
     return Result::internal_error;
   }
 }
@@ -95,10 +95,10 @@ Result listen(int device, void* handle, void** comm) {
   *comm = nullptr;
   if (device != 0) return refuse("device is " + std::to_string(device) + "; allowed: 0");
   return guarded([&] {
-    Handle told;
-    *comm = Plugin::of_process().listen(told);
+    Handle local;
+    *comm = Plugin::of_process().listen(local);
     std::memset(handle, 0, handle_bytes);
-    std::memcpy(handle, &told, sizeof told);
+    std::memcpy(handle, &local, sizeof local);
     return Result::success;
   });
 }

@@ -34,7 +34,7 @@ class Checker {
   // exactly once to every packet of the plan, and to nothing else.
   void on_placed(Seen& seen, std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset,
                  std::uint32_t bytes);
-  // Somebody was told that all of it is there.
+  // Its completion was reported: all of it is there.
   void on_delivered(std::uint32_t flow) const;
 
   // What collectives move: every packet of every region lands once; and in the end, as much as their plans say.

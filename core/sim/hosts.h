@@ -1,5 +1,5 @@
 // The hosts of a network, or of one shard of it, whichever transport they speak. A host is known by its number. It is
-// told what happens to it, sends what its free ports allow at that moment, and says when it wants to be called;
+// called for what happens to it, sends what its free ports allow at that moment, and says when it wants to be called;
 // everything that it finds out goes to the observer.
 #pragma once
 
@@ -49,7 +49,7 @@ struct Landing {
   std::uint64_t packet = 0;
 };
 
-// What hosts tell the network that they stand in.
+// What hosts report to their network.
 struct HostObserver {
   virtual ~HostObserver() = default;
   // A packet leaves by the port of its plane.

@@ -23,16 +23,16 @@ struct EventKind {
   enum Kind : std::uint32_t {
     arrive,      // at the end of link `who`: packet `what`
     ready,       // link `who` may send again
-    pause,       // link `who` is told to pause, or that it may go on
+    pause,       // link `who` is to pause, or may go on
     timer,       // host `who` wanted to be called
     flow_start,  // flow `what`, at its source `who`
-    flow_meet,   // flow `what`, which has started, is told to its destination `who`
+    flow_meet,   // flow `what`, which has started, is announced to its destination `who`
     probe,       // number `what` of a survey leaves
     computed,    // flow `what`, in which its source `who` computes, is over
   };
 };
 
-// Who wants to know of packets that faults took, and of those that found no room or no way.
+// Is called for packets that faults took, and for those that found no space or no path.
 struct LinkObserver {
   virtual ~LinkObserver() = default;
   virtual void on_lost(const SimPacket& packet_id) = 0;
@@ -45,7 +45,7 @@ class LinkTable {
  public:
   explicit LinkTable(const Fabric& fabric);
 
-  // Every link is told whose its end is.
+  // Sets the shard of every link's end.
   void divide(const Partition& partition);
   void apply(Time now, const Fault& fault);
 
@@ -73,7 +73,7 @@ class LinkTable {
     bool is_ready_armed = false;
     bool is_first_hop = false;
     bool is_last_hop = false;
-    bool is_paused = false;    // PFC: no data until told otherwise
+    bool is_paused = false;    // PFC: no data until it is resumed
     bool pause_asked = false;  // by the node at its end
     std::uint8_t end_shard = 0;
   };
@@ -95,7 +95,7 @@ class Links {
 
     Counters& operator+=(const Counters& other);
   };
-  // Where they lie, who moves them, and who hears of it; all of it outlives them.
+  // Where they lie, who moves them, and who observes that; all of it outlives them.
   struct Context {
     const NetworkConfig& config;
     const Fabric& fabric;

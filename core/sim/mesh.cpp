@@ -66,16 +66,16 @@ void Mesh::kill(std::uint32_t which, bool host_says_so) {
 
 void Mesh::set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
                        bool is_dead) {
-  Link& way = link(sender, receiver, port);
-  way.watches_paths = true;
-  way.paths[entropy].is_dead = is_dead;
+  Link& direction = link(sender, receiver, port);
+  direction.watches_paths = true;
+  direction.paths[entropy].is_dead = is_dead;
 }
 
 void Mesh::set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
                        double loss) {
-  Link& way = link(sender, receiver, port);
-  way.watches_paths = true;
-  way.paths[entropy].loss = loss;
+  Link& direction = link(sender, receiver, port);
+  direction.watches_paths = true;
+  direction.paths[entropy].loss = loss;
 }
 
 Time Mesh::last_polled_at(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port,
@@ -148,7 +148,7 @@ Time Mesh::arrival_time(Link& link, const proto::Transmit& transmit, Time depart
 }
 
 void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
-  // Of two, whoever else a node knows is the other one under a later name; of more, nobody who is here.
+  // Of two, any other peer that a node knows is the other side under a later name; of more, none that is here.
   const std::uint32_t peer = sides_.size() == 2 ? 0 : transmit.peer;
   const std::uint32_t receiver = peer < sender ? peer : peer + 1;
   if (receiver >= sides_.size()) {

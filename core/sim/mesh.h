@@ -1,6 +1,6 @@
-// Endpoints, each joined to each by planes, and a clock that only moves when told to: the fixture that every test of
-// the engine stands on, mostly with two of them. Each plane from one to another is a link with a delay and a list of
-// ways to go wrong, and a side's port to a plane may have a rate; single EVs can go wrong by themselves. The network
+// Endpoints, each joined to each by planes, and a clock that only moves when it is called: the fixture that every test
+// of the engine stands on, mostly with two of them. Each plane from one to another is a link with a delay and a list of
+// faults, and a side's port to a plane may have a rate; single EVs can go wrong by themselves. The network
 // draws from its own random stream, so the same seed gives the same run, and `trace_hash` says whether it did.
 #pragma once
 
@@ -84,7 +84,7 @@ class Mesh final : private SimDriver::Context {
   // A side's process dies and another one starts on the same ports. Packets under way reach the new one; the old
   // endpoint is kept, out of reach of everything but its owner's questions.
   void restart(std::uint32_t which, const proto::EndpointConfig& config);
-  // A side's process dies, and nothing comes after it. Its host may say so to whoever sends to it.
+  // A side's process dies, and nothing comes after it. Its host may report that to those that send to it.
   void kill(std::uint32_t which, bool host_says_so);
   // A stalled side neither receives nor sends until then; packets wait for it.
   void stall(std::uint32_t which, Time until) { sides_[which].stalled_until = until; }
@@ -171,7 +171,7 @@ class Mesh final : private SimDriver::Context {
     Time stalled_until{};
     Time port_free_at = Time::never();
     bool is_dead = false;
-    bool is_known_dead = false;  // to whoever sends to it
+    bool is_known_dead = false;  // to those that send to it
   };
 
   void on_posted(std::uint32_t which) override { drain(sides_[which]); }

@@ -62,9 +62,9 @@ void Network::add_fault(const Fault& fault) {
   faults_.insert(std::upper_bound(from, faults_.end(), fault, later), fault);
 }
 
-void Network::add_probe(const ProbeTraffic::MapperProbe& shot) {
-  const std::uint32_t number = world_.survey.add(shot);
-  if (has_begun_) shards_[world_.partition.of_host(shot.host)]->probe_at(shot.at, shot.host, number);
+void Network::add_probe(const ProbeTraffic::MapperProbe& probe) {
+  const std::uint32_t number = world_.survey.add(probe);
+  if (has_begun_) shards_[world_.partition.of_host(probe.host)]->probe_at(probe.at, probe.host, number);
 }
 
 void Network::sample_every(Duration bin) {
@@ -86,8 +86,8 @@ void Network::begin() {
   const auto at = [this](std::uint32_t host) -> Shard& { return *shards_[world_.partition.of_host(host)]; };
   world_.workload.begin(
       [&](Time start, std::uint32_t flow) { at(world_.workload.flows()[flow].source).start_at(start, flow); });
-  const std::vector<ProbeTraffic::MapperProbe>& shots = world_.survey.shots();
-  for (std::uint32_t i = 0; i < shots.size(); ++i) at(shots[i].host).probe_at(shots[i].at, shots[i].host, i);
+  const std::vector<ProbeTraffic::MapperProbe>& probes = world_.survey.probes();
+  for (std::uint32_t i = 0; i < probes.size(); ++i) at(probes[i].host).probe_at(probes[i].at, probes[i].host, i);
 }
 
 bool Network::run(Time until, std::uint64_t max_events) {

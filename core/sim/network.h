@@ -48,12 +48,12 @@ class Network final {
   // Before the run or during it; then not before `reached`.
   void add_fault(const Fault& fault);
   // A mapper's packet; where forwarding is by uSID only.
-  void add_probe(const ProbeTraffic::MapperProbe& shot);
+  void add_probe(const ProbeTraffic::MapperProbe& probe);
   bool is_survey_over() const;
   std::vector<ProbeTraffic::MapperProbe> take_probes() { return world_.survey.take(); }
   void sample_every(Duration bin);
 
-  // Runs until all flows are complete and no survey is under way, `until` has passed, or about so many events were
+  // Runs until all flows are complete and no probe is under way, `until` has passed, or about so many events were
   // handled; true while there is more to do. How a run is cut into calls does not change what happens in it.
   bool run(Time until, std::uint64_t max_events);
 
@@ -111,7 +111,7 @@ class Network final {
   struct Window {
     Time end{};
     bool is_open = false;
-    bool is_new = false;  // and mail was not read yet
+    bool is_new = false;  // and the outboxes were not read yet
   };
   Window window_;
   Time until_{};

@@ -1,6 +1,6 @@
 // What shards send each other while they simulate a window of time: events that happen in a later one, and packets'
-// memory on its way home. It is written by one shard and read by another, never at the same time: what is written in
-// one window is read at the beginning of the next, while that one's goes into another letter.
+// memory that goes back to its owner. It is written by one shard and read by another, never at the same time: what is
+// written in one window is read at the beginning of the next, while that one's goes into another buffer.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct ShardMessages {
   PacketChain packets;
 };
 
-// The letters of one shard to all.
+// What one shard sends to all.
 class Outbox {
  public:
   explicit Outbox(std::uint32_t shards)

@@ -123,7 +123,7 @@ void Process::send(Time now, proto::Endpoint& endpoint, Surroundings& around) {
   hand_.clear();
   if (now - polled_at_ > proto::stall_threshold) endpoint.handle_stall(now);
   doing_ = ++rounds_ < (config_.port_burst ? max_short_rounds : max_rounds) ? Doing::polling : Doing::sleeping;
-  // Whoever stops here has not asked whether there is more.
+  // It stops here without having asked whether there is more.
   if (doing_ == Doing::sleeping) kick(now);
 }
 

@@ -5,7 +5,7 @@
 //   a turn   look at the planes, unless some had more than was taken
 //            of each in turn: take what waits, up to a bound, and hand it in
 //            end the batch, unless a plane had more; then look again, and it stays open through what follows
-//            timers, and whoever lives on the endpoint
+//            timers, and the progress handlers
 //            some times at most: poll until nothing comes or the hand is full; let it leave; say if that took long
 #pragma once
 
@@ -39,8 +39,8 @@ class Process {
     virtual std::uint32_t free_ports() = 0;
     // When another port than these has room, as of the last question.
     virtual Time next_free_port() const = 0;
-    // Whoever lives on the endpoint looks at what came in; true when that is not all it has to do. And when it wants to
-    // be called even if nothing comes.
+    // The progress handlers look at what came in; true when that is not all they have to do. And when they want to be
+    // called even if nothing comes.
     virtual bool progress() { return false; }
     virtual Time progress_handlers_at() const { return Time::never(); }
   };

@@ -33,16 +33,16 @@ void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvPro
 }
 
 void Ranks::introduce(std::uint32_t rank) {
-  collectives::GroupParams terms;
-  terms.key = {config_.seed, 1};
-  terms.receiving.mtu = config_.mtu;
-  terms.receiving.mpr_dest = config_.mpr;
-  terms.receiving.max_wimm_dest = config_.max_wimm;
-  terms.sending.timeout = config_.timeout;
-  terms.sending.retry_linear = config_.retry_linear;
-  terms.sending.retry_exponential = config_.retry_exponential;
-  terms.sending.max_send_wr = config_.max_send_wr;
-  groups_[rank]->set_params(terms);
+  collectives::GroupParams params;
+  params.key = {config_.seed, 1};
+  params.receiving.mtu = config_.mtu;
+  params.receiving.mpr_dest = config_.mpr;
+  params.receiving.max_wimm_dest = config_.max_wimm;
+  params.sending.timeout = config_.timeout;
+  params.sending.retry_linear = config_.retry_linear;
+  params.sending.retry_exponential = config_.retry_exponential;
+  params.sending.max_send_wr = config_.max_send_wr;
+  groups_[rank]->set_params(params);
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
     collectives::PeerInfo member{{ends_[peer]}, config_.mpr, config_.max_wimm, nullptr, {}};

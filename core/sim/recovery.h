@@ -1,5 +1,5 @@
 // Data packets that faults took: when the last one was taken, when the last one was sent again, how many still wait for
-// that. What happened is told window by window; whether a packet has arrived by another copy is asked.
+// that. What happened is reported window by window; whether a packet has arrived by another copy is asked.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // A part of a network under a clock of its own: some leaves with their hosts, and some of the switches above. It
 // simulates a window of time by itself; what happens elsewhere in that window cannot reach it before the next one,
-// because it would have to cross a link. What crosses, goes by mail (outbox.h).
+// because it would have to cross a link. What crosses, goes through an Outbox.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class Shard final : private HostObserver, private LinkObserver {
   // A cable of one of its hosts went down or came up.
   void set_port(Time now, std::uint32_t host, std::uint32_t plane, bool is_up);
 
-  // No event here, or on its way from here, is earlier.
+  // No event here, or in flight from here, is earlier.
   Time earliest() const { return std::min(scheduler_.earliest(), outbox_.earliest()); }
   Time now() const { return scheduler_.now(); }
 

@@ -1,4 +1,4 @@
-// A packet on its way: what links and switches need of it, and the packet itself, which they do not read. Parcels are
+// A packet in flight: what links and switches need of it, and the packet itself, which they do not read. Packets are
 // known by number; a queue is a chain of them.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace softmrc::sim {
 
 constexpr std::uint32_t no_packet = 0xFFFFFFFF;
 
-// Which way a packet goes: up to six uSIDs, the next one first.
+// The path of a packet: up to six uSIDs, the next one first.
 struct Route {
   std::uint64_t head = 0;
   std::uint32_t tail = 0;
@@ -56,7 +56,7 @@ struct alignas(64) SimPacket {
   RocePacket roce;
 };
 
-// The memory of all packets. It grows and never moves, and whoever was told a number may look.
+// The memory of all packets. It grows and never moves, and any thread that has a number may look.
 class PacketArena {
  public:
   static constexpr unsigned chunk_bits = 12;

@@ -48,7 +48,7 @@ class Workload {
   // `later` starts only `think` after `earlier` was delivered.
   void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think);
 
-  // Every call below tells `start(at, flow)` of the flows whose moment is known now. First those that wait for none.
+  // Every call below calls `start(at, flow)` for the flows whose time is known now. First those that wait for none.
   template <typename Start>
   void begin(Start start) {
     std::stable_sort(dependencies_.begin(), dependencies_.end(),

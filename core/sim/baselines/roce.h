@@ -51,7 +51,7 @@ struct RoceSend {
   std::uint8_t port = 0;
 };
 
-// What a host tells whoever runs it.
+// What a host reports to its driver.
 struct RoceObserver {
   virtual ~RoceObserver() = default;
   virtual void on_roce_placed(const RocePacket& packet, std::uint8_t port) = 0;
@@ -66,7 +66,7 @@ class RoceHost {
 
   // A sending queue pair to `destination`; numbers are unique in the network.
   void open(std::uint32_t qp, std::uint32_t destination, std::uint32_t entropy, std::uint8_t port);
-  // The answering side, whose acknowledgements go back the same way.
+  // The answering side, whose acknowledgements take the same path back.
   void accept(std::uint32_t qp, std::uint32_t source, std::uint32_t entropy, std::uint8_t port);
 
   // Part of a flow: `bytes` from `offset`, over one queue pair.

@@ -30,7 +30,7 @@ Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a kn
 Parts = Memory | Sequence[Memory]
 ANY_SOURCE = -1
 DEFAULT_PLANES = ("127.0.0.1",)
-SILENT = re.compile(r"rank (\d+) stopped answering")  # as `core/collectives/channel.cpp` says it
+SILENT = re.compile(r"rank (\d+) stopped answering")  # as `core/collectives/error_text.cpp` says it
 LINGER_AFTER_FAILURE_S = 1.0
 _open: weakref.WeakSet[Group] = weakref.WeakSet()
 
