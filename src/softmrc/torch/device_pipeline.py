@@ -135,10 +135,10 @@ class DevicePipeline:
 
     # There.
 
-    def begin(self, starter: ThreadPool, crew: ThreadPool, abort: Callable[[str], None]) -> None:
+    def begin(self, starter: ThreadPool, pool: ThreadPool, abort: Callable[[str], None]) -> None:
         """Begin here and now what can be; the rest in the starter, after all that it was given before. `abort` ends
         the group: peers wait for every chunk of what has once begun."""
-        self._pool, self._abort = crew, abort
+        self._pool, self._abort = pool, abort
         if not self._is_collective and not self._steps[0].reads:
             self._run()  # a receive has nothing to wait for
         elif starter.is_busy or not self._is_short() or not self._is_loaded_soon():

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from softmrc._support.threads import fork_safe_lock
 from softmrc.collectives.inflight import MemoryClaim, Span
 from softmrc.collectives.work import callback_thread
 from softmrc.torch import arguments, detail
@@ -60,11 +61,12 @@ class Dispatcher:
     _pool: ThreadPool
     _collective_queue: ThreadPool
     _send_queue: ThreadPool  # for messages from a device: they must not wait for collectives, nor overtake each other
-    _issue_lock: Any  # held while an operation is issued
     _streams: dict[torch.device, Streams]
     _is_detailed: bool  # whether ranks tell each other what they are about to do
-    _collectives = 0  # issued so far
-    _messages = 0
+
+    def __init__(self) -> None:
+        self._issue_lock = fork_safe_lock()  # held while an operation is issued
+        self._issued = [0, 0]  # so far: messages, collectives
 
     @abstractmethod
     def _origin(self) -> GroupInfo:
@@ -113,30 +115,16 @@ class Dispatcher:
         callback_thread().begin()  # first: if it fails, the caller sees an error and no operation has started
         shown = inputs or outputs
         with profiler_range(call.title or call.name, shown), self._issue_lock:
-            number = self._next_number(is_collective)
+            number = self._issued[is_collective] = self._issued[is_collective] + 1
             name = f"{call.name} {call.peers}" if call.peers else call.name
             record = OpRecord(name, number, is_collective, shown, outputs or inputs)
             try:
                 work = begin(record)
-            except BaseException:
-                self._take_back(number, is_collective)
+            except BaseException:  # what was refused has no number, unless a finalizer has issued the next one already
+                self._issued[is_collective] -= self._issued[is_collective] == number
                 raise
         recorder.add(record, self._origin())
         return handle_of(work)
-
-    def _next_number(self, is_collective: bool) -> int:
-        if is_collective:
-            self._collectives += 1
-            return self._collectives
-        self._messages += 1
-        return self._messages
-
-    def _take_back(self, number: int, is_collective: bool) -> None:
-        """What was refused has none, unless a finalizer has issued the next one already."""
-        if is_collective:
-            self._collectives -= self._collectives == number
-        else:
-            self._messages -= self._messages == number
 
     def _conflicts(self, slots: list[StagedTensor]) -> list[Any]:
         """Collectives of the group under way that must be over before one on these tensors begins. The transport takes
@@ -179,7 +167,7 @@ class Dispatcher:
         """Raise if another rank is about to do something else."""
         callback_thread().begin()  # before the others are told, who begin what all agree on
         more = ", ".join(arguments.word(one) for one in call.more)
-        said = detail.saying(call.name, self._collectives + 1, call.alike, more)
+        said = detail.saying(call.name, self._issued[True] + 1, call.alike, more)
 
         def exchange(mine: np.ndarray, whole: np.ndarray) -> Any:
             step = TransportOp([], [], lambda ins, outs: self._group.all_gather(mine, whole))

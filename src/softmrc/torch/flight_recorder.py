@@ -75,20 +75,6 @@ class Shapes(NamedTuple):
 class OpRecord:
     """One operation. It keeps no tensor alive."""
 
-    __slots__ = (
-        "_inputs",
-        "_operation",
-        "_outputs",
-        "begun_ns",
-        "ended_ns",
-        "error",
-        "is_collective",
-        "name",
-        "number",
-        "origin",
-        "sequence",
-    )
-
     def __init__(
         self,
         name: str,

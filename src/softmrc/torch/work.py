@@ -229,18 +229,9 @@ class CombinedWork:
             one.wait(timeouts.left(until))
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        """Called when the last of them has ended, in whatever order they do."""
-        left, lock = len(self._operations), threading.Lock()
-
-        def count(_: Any) -> None:
-            nonlocal left
-            with lock:
-                left -= 1
-                is_last = left == 0
-            if is_last:
-                fn(self)
-
-        for one in self._operations:
-            one.add_done_callback(count)
+        """Called when all have ended; each is asked when those before it have."""
         if not self._operations:
             fn(self)
+            return
+        first, *rest = self._operations
+        first.add_done_callback(lambda _: CombinedWork(rest).add_done_callback(fn))
