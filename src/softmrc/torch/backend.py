@@ -172,7 +172,7 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
         """The `softmrc.collectives.Group`, or what is there of it after it was left."""
         return self._group
 
-    # For those who watch.
+    # Sequence numbers, errors and names.
 
     def _origin(self) -> GroupInfo:
         if self._from is None:

@@ -1,4 +1,4 @@
-"""How an operation begins: in which order, and what those who watch are told of it."""
+"""How an operation begins: in which order, and what the profiler and the flight recorder show of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 
 
 class OpInfo(NamedTuple):
-    """An operation for those who watch."""
+    """An operation as the profiler, the flight recorder and DETAIL show it."""
 
     name: str  # in the flight recorder
     alike: Sequence[Tensor] = ()  # whose shapes must be the same on every rank
@@ -70,7 +70,7 @@ class Dispatcher:
 
     @abstractmethod
     def _origin(self) -> GroupInfo:
-        """Who asks, and from where: for those who watch."""
+        """The group, as the flight recorder shows it."""
 
     def _dispatch(
         self, call: OpInfo, steps: list[TransportOp], result: list[Tensor], is_collective: bool = True
@@ -88,16 +88,22 @@ class Dispatcher:
         claim = MemoryClaim([span_of(slot.tensor) for slot in outputs]) if outputs and is_collective else None
 
         def begin(record: OpRecord) -> AsyncWork:
+            operation: Any
             if device is None:
                 operation = self._start(steps, slots, claim) if is_collective else begun(steps)
                 finish = partial(copy_out, outputs) if outputs else None
-                return AsyncWork(operation, result, self._pool, finish, record, claim)
-            before = self._conflicts(slots) if is_collective else []
-            pipeline = DevicePipeline(self._streams_of(device), steps, before, is_shared, is_collective)
-            pipeline.begin(self._collective_queue if is_collective else self._send_queue, self._pool, self._group.abort)
-            if claim is not None:
+                work = AsyncWork(operation, result, self._pool, finish, record, claim)
+            else:
+                before = (
+                    [one for one in self._conflicts(slots) if isinstance(one, MemoryClaim)] if is_collective else []
+                )
+                operation = DevicePipeline(self._streams_of(device), steps, before, is_shared, is_collective)
+                queue = self._collective_queue if is_collective else self._send_queue
+                operation.begin(queue, self._pool, self._group.abort)
+                work = DeviceWork(operation, result, self._pool, record=record, claim=claim)
+            if claim is not None and not isinstance(operation, Deferred):
                 self._group.inflight.add(claim)
-            return DeviceWork(pipeline, result, self._pool, record, claim)
+            return work
 
         inputs = [slot.tensor for step in steps for slot in step.reads]
         written = [slot.tensor for step in steps for slot in step.writes]
@@ -111,7 +117,7 @@ class Dispatcher:
         is_collective: bool,
         begin: Callable[[OpRecord], AsyncWork],
     ) -> dist.Work:
-        """Begin an operation, the next of its group, and tell those who watch."""
+        """Begin an operation, the next of its group, and record it."""
         callback_thread().begin()  # first: if it fails, the caller sees an error and no operation has started
         shown = inputs or outputs
         with profiler_range(call.title or call.name, shown), self._issue_lock:
@@ -138,7 +144,7 @@ class Dispatcher:
         """Begin a collective; in another thread, if it must wait for others, or others wait there already: every rank
         must begin its collectives in the same order."""
 
-        def begin() -> Any:
+        def begin_late() -> Any:
             self._group.wait_until_over(self._conflicts(slots))
             operation = begun(steps)
             if claim is not None:
@@ -146,7 +152,7 @@ class Dispatcher:
             return operation
 
         is_late = self._collective_queue.is_busy or self._conflicts(slots)
-        return Deferred(self._collective_queue, begin) if is_late else begin()
+        return Deferred(self._collective_queue, begin_late) if is_late else begun(steps)
 
     def _dispatch_serial(self, call: OpInfo, tensor: Tensor, whole: Callable[[], None]) -> dist.Work:
         """The same for a collective that is made of several, each of which needs the one before: `whole` does it all,

@@ -124,7 +124,7 @@ class OpRecord:
 
     @property
     def state(self) -> str:
-        """In torch's words. An operation that nobody waited for is asked."""
+        """In torch's words. If no caller has waited, the operation is asked."""
         if self.ended_ns:
             return "completed" if not self.error else "started"
         operation = self._operation

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from softmrc.torch.arguments import CallError, OpOptions
 from softmrc.torch.staging import block
 
-MAX_DIMS = 8
+USUAL_DIMS = 8  # ranks that differ in their dimensions are told so, up to here
 
 
 def sum_of(group: Any, tensor: torch.Tensor, how: OpOptions) -> Callable[[], None]:
@@ -20,8 +20,6 @@ def sum_of(group: Any, tensor: torch.Tensor, how: OpOptions) -> Callable[[], Non
         raise RuntimeError(f"backend mrc takes dense tensors, and sums sparse_coo ones; not {tensor.layout}")
     if how.op != dist.ReduceOp.SUM:
         raise CallError(f"unsupported reduction operation: sparse tensors can be summed, not reduced by {how.op}")
-    if tensor.dim() > MAX_DIMS:
-        raise CallError(f"a sparse tensor of up to {MAX_DIMS} dimensions can be summed, not of {tensor.dim()}")
     held = None if tensor.device.type == "cpu" else tensor.detach().cpu()
 
     def sum_up() -> None:
@@ -35,7 +33,7 @@ def sum_of(group: Any, tensor: torch.Tensor, how: OpOptions) -> Callable[[], Non
 
 def _everybodys(group: Any, mine: torch.Tensor, limit: float | None) -> list[torch.Tensor]:
     indices, values = mine.indices().contiguous(), mine.values().contiguous()
-    sizes = [*mine.shape, *[0] * (MAX_DIMS - mine.dim())]
+    sizes = [*mine.shape, *[0] * (USUAL_DIMS - mine.dim())]
     header = torch.tensor([mine.dim(), mine.sparse_dim(), *sizes, indices.shape[1]])
     headers = torch.empty(group.size, header.numel(), dtype=torch.int64)
     group.all_gather(block(header), block(headers), timeout_s=limit).wait()

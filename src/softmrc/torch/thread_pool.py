@@ -46,7 +46,7 @@ class ThreadPool:
         self._threads: list[threading.Thread] = []
 
     def submit(self, job: Job) -> None:
-        """Run it soon; at once, here, where nobody else can: the system has no thread to give."""
+        """Run it soon; at once in the calling thread, if the system has no thread to give."""
         is_short = False
         with self._lock:
             self._due += 1
@@ -77,7 +77,7 @@ class ThreadPool:
                 raise
 
     def _do_all(self) -> None:
-        """What nobody else would."""
+        """Run all jobs in the calling thread."""
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -99,7 +99,7 @@ class ThreadPool:
         while is_needed:
             try:
                 self._do(self._jobs.get())
-            except BaseException:  # a job tells whoever it is for what went wrong; this is something else
+            except BaseException:  # a job reports its own errors; this is something else
                 sys.excepthook(*sys.exc_info())
             with self._lock:
                 is_needed = bool(self._due) or not self._closing
