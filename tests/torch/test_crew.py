@@ -97,7 +97,7 @@ def test_ctrl_c_while_a_thread_begins_costs_neither_order_nor_thread(monkeypatch
     crew.submit(lambda: done.append(2))
     gate.set()
     crew.close()
-    assert done == [1, 2] and crew._hired == 0 and not crew.is_busy
+    assert done == [1, 2] and crew._running == 0 and not crew.is_busy
 
 
 def test_a_job_that_fails_leaves_its_thread_to_the_next(capfd: pytest.CaptureFixture[str]) -> None:
@@ -124,4 +124,4 @@ def test_many_give_jobs_while_it_closes_and_none_is_lost(most: int) -> None:
     for giver in givers:
         giver.join()
     crew.close()
-    assert len(done) == 800 and not crew.is_busy and crew._hired == 0
+    assert len(done) == 800 and not crew.is_busy and crew._running == 0

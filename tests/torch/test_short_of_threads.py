@@ -41,7 +41,7 @@ def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(detail, "compare", compare)
     here, call = Here(), OpInfo("all_reduce")
-    here._issue_lock, here._is_detailed, here._group = threading.RLock(), True, SimpleNamespace(size=2)
+    here._is_detailed, here._group = True, SimpleNamespace(size=2)
 
     def issue() -> None:
         if is_apart:
@@ -67,7 +67,6 @@ def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.Mon
     monkeypatch.setattr(work, "_callback_threads", [])
     monkeypatch.setattr(work.shutdown, "at_exit", lambda *_: None)
     here, numbers = Here(), []
-    here._issue_lock = threading.RLock()
 
     def begin(record: OpRecord) -> Any:
         numbers.append(record.sequence)
@@ -81,7 +80,7 @@ def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.Mon
         for _ in range(2):
             with pytest.raises(RuntimeError, match="new thread"):
                 issue()
-    assert not numbers and here._collectives == 0
+    assert not numbers and here._issued == [0, 0]
     try:
         with pytest.raises(Begun):
             issue()

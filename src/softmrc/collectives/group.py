@@ -250,7 +250,7 @@ class Group:
         return self._work(native, (block,), is_message=True)
 
     def recv(self, memory: Memory, source: int = ANY_SOURCE, tag: int = 0, *, timeout_s: float | None = None) -> Work:
-        """From a rank, or from whoever sends first: `work.source` says who, once it is done."""
+        """From a rank, or from the rank that sends first: `work.source` says who, once it is done."""
         if source != ANY_SOURCE:
             self._check_peer("source", source)
         block = as_block(memory)
@@ -278,7 +278,7 @@ class Group:
 
     @property
     def pairs(self) -> dict[int, tuple[PeerQueuePairs, ...]]:
-        """The queue pairs to every peer that this rank has spoken with, by strand, for those who watch."""
+        """The queue pairs to every peer that this rank has spoken with, by strand."""
         found = ((peer, self._meeting.pairs_of(self._native, peer)) for peer in range(self.size) if peer != self.rank)
         return {peer: pairs for peer, pairs in found if pairs}
 
@@ -332,7 +332,7 @@ class Group:
 
 
 def made_for(planes: Sequence[str], config: DeviceConfig, size: int, lanes: int | None = None, **more: Any) -> Device:
-    """A device for a rank of so many, as wide as it can use where nobody says."""
+    """A device for a rank of so many, as wide as it can use unless the configuration says."""
     found = resolve_all(planes, more.get("why", ""))
     return Device(found, widened(config, found, size, lanes), **more)
 

@@ -95,8 +95,8 @@ class CallbackThread:
         return self._native
 
     def begin(self) -> None:
-        """Start the thread, unless it runs: whoever will want to be told of an operation that it issues does so before,
-        while it can still be left."""
+        """Start the thread, unless it runs. A caller that will ask for a callback does so before it issues the
+        operation, while it can still give up."""
         with self._lock:
             if self._thread is None:
                 self._thread = thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
@@ -146,6 +146,6 @@ def callback_thread() -> CallbackThread:
 
 
 def suppress_errors(fn: Callable[[], Any]) -> None:
-    """Call it where nobody can be told of a failure."""
+    """Call it where there is no caller to report a failure to."""
     with contextlib.suppress(Exception):
         fn()

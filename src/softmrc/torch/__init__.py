@@ -51,7 +51,7 @@ def group_of(group: Any = None) -> Any:
     """The `softmrc.collectives.Group` under a process group (default: torch's default group)."""
     from softmrc.torch.backend import find
 
-    return find(group)._group
+    return find(group).transport
 
 
 def device_of(group: Any = None) -> Any:

@@ -1,9 +1,9 @@
 """A device as a group sees it: two streams of its own, one for copies off it and one for copies onto it, and pinned
 memory that they go through.
 
-That memory is a few cells, which are used again and again, however much travels. A cell is let to a chunk of a
-collective until what came has been copied onto the device. Whoever wants one when all are let waits for the chunk that
-began first. So cells belong to one group, whose collectives begin in the same order everywhere: the chunk that is
+That memory is a few cells, which are used again and again, however much travels. A cell belongs to one chunk of a
+collective until what came has been copied onto the device. A chunk that finds none free waits for the chunk that began
+first. So cells belong to one group, whose collectives begin in the same order everywhere: the chunk that is
 waited for needs nothing that waits for it.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -21,18 +21,12 @@ CELL_BYTES = 4 << 20
 CELLS = 8
 
 
-class SlotUser(Protocol):
-    """A chunk, as its cell sees it."""
-
-    def settle(self) -> None: ...
-
-
 class PinnedSlot:
     """Pinned memory for one chunk."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
-        self.tenant: SlotUser | None = None
+        self.tenant: Any = None  # the chunk that has it
         self._copied: Any = None  # the event that ends the last copy from or to it
 
     def vacate(self, copied: Any) -> None:
@@ -61,7 +55,7 @@ class Streams:
         self._api = api or getattr(torch, device.type)
         self.off = self._api.Stream(device=device)
         self.onto = self._api.Stream(device=device)
-        self._cells: list[PinnedSlot] = []  # those that began last come last
+        self._cells: list[PinnedSlot] = []  # those taken last come last
 
     # Copies.
 
@@ -93,7 +87,7 @@ class Streams:
         """Of the caller's own, from torch's pool."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.device.type != "cpu")
 
-    def cell(self, tenant: SlotUser, waits: bool) -> PinnedSlot | None:
+    def cell(self, tenant: Any, waits: bool) -> PinnedSlot | None:
         """For one thread at a time, the one that begins collectives. None: there is none yet, and it does not wait."""
         cell = next((one for one in self._cells if one.is_free), None)
         if cell is None and len(self._cells) < CELLS:

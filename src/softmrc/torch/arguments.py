@@ -19,16 +19,7 @@ from softmrc.torch import timeouts
 from softmrc.torch.staging import check_numbers
 
 Tensor = torch.Tensor
-_KINDS = (
-    (dist.ReduceOp.SUM, ReduceOp.SUM),
-    (dist.ReduceOp.AVG, ReduceOp.AVG),
-    (dist.ReduceOp.PRODUCT, ReduceOp.PRODUCT),
-    (dist.ReduceOp.MIN, ReduceOp.MIN),
-    (dist.ReduceOp.MAX, ReduceOp.MAX),
-    (dist.ReduceOp.BAND, ReduceOp.BAND),
-    (dist.ReduceOp.BOR, ReduceOp.BOR),
-    (dist.ReduceOp.BXOR, ReduceOp.BXOR),
-)
+_KINDS = [(getattr(dist.ReduceOp, op.name), op) for op in ReduceOp if op is not ReduceOp.PREMUL_SUM]
 
 
 class CallError(MrcError, ValueError, RuntimeError):

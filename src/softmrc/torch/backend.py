@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softmrc._support.threads import fork_safe_lock
 from softmrc.device import shutdown as leaving
 from softmrc.torch import hybrid, timeouts
 from softmrc.torch.collective_ops import CollectiveOps
@@ -75,6 +74,7 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, options: Any) -> None:
         # With a store besides, torch would make its own kind of group, and not ask ours.
         dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]
+        CollectiveOps.__init__(self)
         self._name, self._desc = "", ""
         self._store = options.store
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
@@ -91,7 +91,6 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
         self._pool = ThreadPool("mrc-done")
         self._collective_queue = ThreadPool("mrc-start", most=1)
         self._send_queue = ThreadPool("mrc-send", most=1)
-        self._issue_lock = fork_safe_lock()
         self._streams = {}
         _open.add(self)
 
@@ -168,7 +167,12 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
 
     eager_connect_single_device = perform_nocolor_split
 
-    # For those who watch.
+    @property
+    def transport(self) -> Any:
+        """The `softmrc.collectives.Group`, or what is there of it after it was left."""
+        return self._group
+
+    # Sequence numbers, errors and names.
 
     def _origin(self) -> GroupInfo:
         if self._from is None:
@@ -177,7 +181,7 @@ class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
 
     def _get_sequence_number_for_group(self) -> int:
         """How many collectives were issued."""
-        return self._collectives
+        return self._issued[True]
 
     def _set_sequence_number_for_group(self) -> None:
         """It begins at 0."""

@@ -30,6 +30,11 @@ def rows_of(memory: Tensor, shape: torch.Size, splits: list[int]) -> list[Block]
     return block(list(memory.view(shape).split(splits)))
 
 
+def joined(memory: Memory) -> Any:
+    """Parts one by one, or the one that has them all."""
+    return memory[0] if len(memory) == 1 else memory
+
+
 class CollectiveOps(Dispatcher):
     """What torch calls."""
 
@@ -51,20 +56,10 @@ class CollectiveOps(Dispatcher):
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None, *, op: Any = None) -> dist.Work:
         tensor, how = single(tensors), parse_options(opts, timeout, op)
         if tensor.layout != torch.strided:
-            return self._sum(tensor, how)
+            whole = sparse.sum_of(self._group, tensor, how)
+            return self._dispatch_serial(OpInfo("sparse_all_reduce", [tensor]), tensor, whole)
         call = OpInfo("all_reduce", [tensor], (how.op,))
         return self._dispatch(call, [self._all_reduce(tensor, how)], [tensor])
-
-    def _sum(self, tensor: Tensor, how: OpOptions) -> dist.Work:
-        """Of sparse tensors."""
-        sparse.check(tensor, how.op)
-        held = None if tensor.device.type == "cpu" else tensor.detach().cpu()
-
-        def whole() -> None:
-            with torch.no_grad():
-                tensor.copy_(sparse.total(self._group, tensor.detach() if held is None else held, how.limit))
-
-        return self._dispatch_serial(OpInfo("sparse_all_reduce", [tensor]), tensor, whole)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         how = parse_options(opts)
@@ -89,21 +84,17 @@ class CollectiveOps(Dispatcher):
     ) -> dist.Work:
         output, how = single(outputs), parse_options(opts, timeout, op)
         parts = arguments.parts_for(self._group.size, inputs, output, "input")
-        target, sources, kind = StagedTensor(output), [StagedTensor(one) for one in parts], reduction(how.op, output)
+        return self._dispatch(
+            OpInfo("reduce_scatter", parts, (how.op,)), [self._reduce_scatter(output, parts, how)], [output]
+        )
+
+    def _reduce_scatter(self, output: Tensor, inputs: Tensor | list[Tensor], how: OpOptions) -> TransportOp:
+        target, sources, kind = StagedTensor(output), self._parts(inputs), reduction(how.op, output)
 
         def begin(ins: Memory, outs: Memory) -> Any:
-            return self._group.reduce_scatter(numbers(ins), numbers(outs[0]), **kind, timeout_s=how.limit)
+            return self._group.reduce_scatter(numbers(joined(ins)), numbers(outs[0]), **kind, timeout_s=how.limit)
 
-        step = TransportOp(sources, [target], begin, self._own(target, sources), self._fits(target, sources))
-        return self._dispatch(OpInfo("reduce_scatter", parts, (how.op,)), [step], [output])
-
-    def _reduce_scatter(self, output: Tensor, input: Tensor, how: OpOptions) -> TransportOp:
-        target, source, kind = StagedTensor(output), StagedTensor(input, self._group.size), reduction(how.op, output)
-
-        def begin(ins: Memory, outs: Memory) -> Any:
-            return self._group.reduce_scatter(numbers(ins[0]), numbers(outs[0]), **kind, timeout_s=how.limit)
-
-        return TransportOp([source], [target], begin, self._own_part(target, source), self._fits_in(target, source))
+        return TransportOp(sources, [target], begin, self._in_place(target, sources), self._is_even(target, sources))
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         how = parse_options(opts)
@@ -130,13 +121,13 @@ class CollectiveOps(Dispatcher):
         step = TransportOp([slot] if is_root else [], [] if is_root else [slot], begin, is_divisible=True)
         return self._dispatch(OpInfo("broadcast", [tensor], (source,)), [step], [tensor])
 
-    def _all_gather(self, parts: list[Tensor], input: Tensor, how: OpOptions) -> TransportOp:
-        source, targets = StagedTensor(input), [StagedTensor(one) for one in parts]
+    def _all_gather(self, outputs: Tensor | list[Tensor], input: Tensor, how: OpOptions) -> TransportOp:
+        source, targets = StagedTensor(input), self._parts(outputs)
 
         def begin(ins: Memory, outs: Memory) -> Any:
-            return self._group.all_gather(block(ins[0]), block(outs), timeout_s=how.limit)
+            return self._group.all_gather(block(ins[0]), block(joined(outs)), timeout_s=how.limit)
 
-        return TransportOp([source], targets, begin, self._own(source, targets), self._fits(source, targets))
+        return TransportOp([source], targets, begin, self._in_place(source, targets), self._is_even(source, targets))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: Any = None) -> dist.Work:
         input, how = single(inputs), parse_options(opts, timeout)
@@ -155,21 +146,13 @@ class CollectiveOps(Dispatcher):
         everything = [one for row in outputs for one in row]
         return self._dispatch(OpInfo("ALLGATHER_coalesced", everything, title="all_gather"), steps, everything)
 
-    def _all_gather_single(self, output: Tensor, input: Tensor, how: OpOptions) -> TransportOp:
-        target, source = StagedTensor(output, self._group.size), StagedTensor(input)
-
-        def begin(ins: Memory, outs: Memory) -> Any:
-            return self._group.all_gather(block(ins[0]), block(outs[0]), timeout_s=how.limit)
-
-        return TransportOp([source], [target], begin, self._own_part(source, target), self._fits_in(source, target))
-
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        step = self._all_gather_single(output, input, parse_options(opts))
+        step = self._all_gather(output, input, parse_options(opts))
         return self._dispatch(OpInfo("_all_gather_base", [output]), [step], [output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         how = parse_options(opts)
-        steps = [self._all_gather_single(o, i, how) for o, i in zip(outputs, arguments.some(inputs), strict=True)]
+        steps = [self._all_gather(o, i, how) for o, i in zip(outputs, arguments.some(inputs), strict=True)]
         return self._dispatch(OpInfo("all_gather_into_tensor_coalesced", outputs), steps, outputs)
 
     def gather(
@@ -187,7 +170,7 @@ class CollectiveOps(Dispatcher):
         def begin(ins: Memory, outs: Memory) -> Any:
             return self._group.gather(block(ins[0]), block(outs) or None, to, timeout_s=how.limit)
 
-        step = TransportOp([source], targets, begin, self._own(source, targets))
+        step = TransportOp([source], targets, begin, self._in_place(source, targets))
         return self._dispatch(OpInfo("gather", (), (input.dtype, to)), [step], parts)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any) -> dist.Work:
@@ -209,7 +192,7 @@ class CollectiveOps(Dispatcher):
         def begin(ins: Memory, outs: Memory) -> Any:
             return self._group.scatter(block(outs[0]), block(ins) or None, source, timeout_s=how.limit)
 
-        step = TransportOp(sources, [target], begin, self._own(target, sources))
+        step = TransportOp(sources, [target], begin, self._in_place(target, sources))
         return self._dispatch(OpInfo("scatter", (), (output.dtype, source)), [step], [output])
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
@@ -239,12 +222,8 @@ class CollectiveOps(Dispatcher):
         *,
         timeout: Any = None,
     ) -> dist.Work:
-        target, source, how, size = (
-            StagedTensor(output),
-            StagedTensor(input),
-            parse_options(opts, timeout),
-            self._group.size,
-        )
+        target, source = StagedTensor(output), StagedTensor(input)
+        how, size = parse_options(opts, timeout), self._group.size
         sent = arguments.splits(input, input_split_sizes, size)
         kept = arguments.splits(output, output_split_sizes, size)
         shapes = input.shape, output.shape
@@ -257,26 +236,28 @@ class CollectiveOps(Dispatcher):
             OpInfo("all_to_all", (), (input.dtype,)), [TransportOp([source], [target], begin)], [output]
         )
 
-    # What a rank keeps for itself may lie where it is to come from.
+    # One tensor for each rank, or one that has a part for each.
 
-    def _own(self, one: StagedTensor, parts: list[StagedTensor]) -> tuple[StagedTensor, StagedTensor] | None:
-        own = parts[self._group.rank] if len(parts) == self._group.size else None
-        return (one, own) if own and one.tensor.data_ptr() == own.tensor.data_ptr() else None
+    def _parts(self, memory: Tensor | list[Tensor]) -> list[StagedTensor]:
+        if isinstance(memory, Tensor):
+            return [StagedTensor(memory, self._group.size)]
+        return [StagedTensor(one) for one in memory]
 
-    def _own_part(self, part: StagedTensor, whole: StagedTensor) -> tuple[StagedTensor, StagedTensor] | None:
-        at = whole.tensor.data_ptr() + self._group.rank * part.tensor.nbytes
-        return (part, whole) if part.tensor.data_ptr() == at else None
+    def _own(self, parts: list[StagedTensor]) -> StagedTensor | None:
+        """Where this rank's part is."""
+        return parts[0] if len(parts) == 1 else parts[self._group.rank] if parts else None
 
-    # Only what makes sense is done piece by piece; the rest the transport refuses as a whole.
+    def _in_place(self, one: StagedTensor, parts: list[StagedTensor]) -> tuple[StagedTensor, StagedTensor] | None:
+        """What a rank keeps for itself may lie where it is to come from."""
+        own = self._own(parts)
+        offset = self._group.rank * one.tensor.nbytes if own and own.parts > 1 else 0
+        return (one, own) if own and one.tensor.data_ptr() == own.tensor.data_ptr() + offset else None
 
-    def _fits(self, one: StagedTensor, parts: list[StagedTensor]) -> bool:
-        own = parts[self._group.rank] if len(parts) == self._group.size else None
+    def _is_even(self, one: StagedTensor, parts: list[StagedTensor]) -> bool:
+        """Only what makes sense is done piece by piece; the rest the transport refuses as a whole."""
+        own = self._own(parts)
         alike = all(part.tensor.dtype == one.tensor.dtype for part in parts)
-        return own is not None and alike and own.tensor.nbytes == one.tensor.nbytes
-
-    def _fits_in(self, part: StagedTensor, whole: StagedTensor) -> bool:
-        alike = part.tensor.dtype == whole.tensor.dtype
-        return alike and part.tensor.nbytes * whole.parts == whole.tensor.nbytes
+        return own is not None and alike and own.tensor.nbytes == one.tensor.nbytes * own.parts
 
     # From rank to rank.
 
@@ -311,31 +292,5 @@ class CollectiveOps(Dispatcher):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-OPERATIONS = [
-    "allreduce",
-    "allreduce_coalesced",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "broadcast",
-    "allgather",
-    "allgather_coalesced",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "gather",
-    "gather_single",
-    "scatter",
-    "alltoall",
-    "all_to_all_single",
-    "send",
-    "recv",
-    "recv_anysource",
-    "barrier",
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "alltoall_base",
-    "allgather_into_tensor_coalesced",
-    "reduce_scatter_tensor_coalesced",
-]
+OPERATIONS = [name for name in vars(CollectiveOps) if hasattr(dist.ProcessGroup, name) and not name.startswith("__")]
 skip_dynamo(CollectiveOps, OPERATIONS)

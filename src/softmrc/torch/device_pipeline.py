@@ -3,8 +3,8 @@
 Copies run on the streams of the group: off the device, once the caller's stream has made the tensor; back, once the
 bytes have come. The transport begins a chunk when its copy off is complete; a thread waits for that, so the caller goes
 on at once, and as many more as there are cells for are copied meanwhile. What has come is copied back while later
-chunks still travel. Whoever waits for the result waits for the bytes, and makes its current stream wait for the last
-copy, not the host.
+chunks still travel. A caller that waits for the result waits for the bytes, and makes its current stream, not the host,
+wait for the last copy.
 
 What takes no longer than waking a thread goes the short way: the caller looks for a moment whether its copy is
 complete, and begins the transport itself.
@@ -24,7 +24,6 @@ from softmrc.collectives.inflight import MemoryClaim
 from softmrc.torch import accelerator, timeouts
 from softmrc.torch.accelerator import PinnedSlot, Streams
 from softmrc.torch.chunks import aligned, cuts
-from softmrc.torch.flight_recorder import OpRecord
 from softmrc.torch.staging import StagedTensor
 from softmrc.torch.thread_pool import ThreadPool
 from softmrc.torch.transport_op import TransportOp
@@ -82,7 +81,7 @@ class Chunk:
         return memory[0] if self._span is None or slot.parts == 1 else memory
 
     def settle(self) -> None:
-        """Wait for its end, and copy back what came. What went wrong is for those to hear who wait for the whole."""
+        """Wait for its end, and copy back what came. What went wrong is raised by `wait`."""
         pipeline = self._pipeline
         try:
             if pipeline is not None and self.operation is not None:
@@ -135,10 +134,10 @@ class DevicePipeline:
 
     # There.
 
-    def begin(self, starter: ThreadPool, crew: ThreadPool, abort: Callable[[str], None]) -> None:
+    def begin(self, starter: ThreadPool, pool: ThreadPool, abort: Callable[[str], None]) -> None:
         """Begin here and now what can be; the rest in the starter, after all that it was given before. `abort` ends
         the group: peers wait for every chunk of what has once begun."""
-        self._pool, self._abort = crew, abort
+        self._pool, self._abort = pool, abort
         if not self._is_collective and not self._steps[0].reads:
             self._run()  # a receive has nothing to wait for
         elif starter.is_busy or not self._is_short() or not self._is_loaded_soon():
@@ -356,17 +355,10 @@ class DevicePipeline:
 class DeviceWork(AsyncWork):
     """An AsyncWork whose result lies on the device."""
 
-    def __init__(
-        self,
-        pipeline: DevicePipeline,
-        result: list[torch.Tensor],
-        pool: ThreadPool,
-        record: OpRecord,
-        claim: MemoryClaim | None,
-    ) -> None:
+    def __init__(self, pipeline: DevicePipeline, result: list[torch.Tensor], pool: ThreadPool, **more: Any) -> None:
         self._streams = pipeline.streams
         self._copied: Any = None
-        super().__init__(pipeline, result, pool, lambda: self._land(pipeline), record, claim)
+        super().__init__(pipeline, result, pool, lambda: self._land(pipeline), **more)
 
     def _land(self, pipeline: DevicePipeline) -> None:
         self._copied = pipeline.land_all()

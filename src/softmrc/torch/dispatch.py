@@ -1,4 +1,4 @@
-"""How an operation begins: in which order, and what those who watch are told of it."""
+"""How an operation begins: in which order, and what the profiler and the flight recorder show of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from softmrc._support.threads import fork_safe_lock
 from softmrc.collectives.inflight import MemoryClaim, Span
 from softmrc.collectives.work import callback_thread
 from softmrc.torch import arguments, detail
@@ -29,7 +30,7 @@ Tensor = torch.Tensor
 
 
 class OpInfo(NamedTuple):
-    """An operation for those who watch."""
+    """An operation as the profiler, the flight recorder and DETAIL show it."""
 
     name: str  # in the flight recorder
     alike: Sequence[Tensor] = ()  # whose shapes must be the same on every rank
@@ -60,15 +61,16 @@ class Dispatcher:
     _pool: ThreadPool
     _collective_queue: ThreadPool
     _send_queue: ThreadPool  # for messages from a device: they must not wait for collectives, nor overtake each other
-    _issue_lock: Any  # held while an operation is issued
     _streams: dict[torch.device, Streams]
     _is_detailed: bool  # whether ranks tell each other what they are about to do
-    _collectives = 0  # issued so far
-    _messages = 0
+
+    def __init__(self) -> None:
+        self._issue_lock = fork_safe_lock()  # held while an operation is issued
+        self._issued = [0, 0]  # so far: messages, collectives
 
     @abstractmethod
     def _origin(self) -> GroupInfo:
-        """Who asks, and from where: for those who watch."""
+        """The group, as the flight recorder shows it."""
 
     def _dispatch(
         self, call: OpInfo, steps: list[TransportOp], result: list[Tensor], is_collective: bool = True
@@ -86,16 +88,22 @@ class Dispatcher:
         claim = MemoryClaim([span_of(slot.tensor) for slot in outputs]) if outputs and is_collective else None
 
         def begin(record: OpRecord) -> AsyncWork:
+            operation: Any
             if device is None:
                 operation = self._start(steps, slots, claim) if is_collective else begun(steps)
                 finish = partial(copy_out, outputs) if outputs else None
-                return AsyncWork(operation, result, self._pool, finish, record, claim)
-            before = self._conflicts(slots) if is_collective else []
-            pipeline = DevicePipeline(self._streams_of(device), steps, before, is_shared, is_collective)
-            pipeline.begin(self._collective_queue if is_collective else self._send_queue, self._pool, self._group.abort)
-            if claim is not None:
+                work = AsyncWork(operation, result, self._pool, finish, record, claim)
+            else:
+                before = (
+                    [one for one in self._conflicts(slots) if isinstance(one, MemoryClaim)] if is_collective else []
+                )
+                operation = DevicePipeline(self._streams_of(device), steps, before, is_shared, is_collective)
+                queue = self._collective_queue if is_collective else self._send_queue
+                operation.begin(queue, self._pool, self._group.abort)
+                work = DeviceWork(operation, result, self._pool, record=record, claim=claim)
+            if claim is not None and not isinstance(operation, Deferred):
                 self._group.inflight.add(claim)
-            return DeviceWork(pipeline, result, self._pool, record, claim)
+            return work
 
         inputs = [slot.tensor for step in steps for slot in step.reads]
         written = [slot.tensor for step in steps for slot in step.writes]
@@ -109,34 +117,20 @@ class Dispatcher:
         is_collective: bool,
         begin: Callable[[OpRecord], AsyncWork],
     ) -> dist.Work:
-        """Begin an operation, the next of its group, and tell those who watch."""
+        """Begin an operation, the next of its group, and record it."""
         callback_thread().begin()  # first: if it fails, the caller sees an error and no operation has started
         shown = inputs or outputs
         with profiler_range(call.title or call.name, shown), self._issue_lock:
-            number = self._next_number(is_collective)
+            number = self._issued[is_collective] = self._issued[is_collective] + 1
             name = f"{call.name} {call.peers}" if call.peers else call.name
             record = OpRecord(name, number, is_collective, shown, outputs or inputs)
             try:
                 work = begin(record)
-            except BaseException:
-                self._take_back(number, is_collective)
+            except BaseException:  # what was refused has no number, unless a finalizer has issued the next one already
+                self._issued[is_collective] -= self._issued[is_collective] == number
                 raise
         recorder.add(record, self._origin())
         return handle_of(work)
-
-    def _next_number(self, is_collective: bool) -> int:
-        if is_collective:
-            self._collectives += 1
-            return self._collectives
-        self._messages += 1
-        return self._messages
-
-    def _take_back(self, number: int, is_collective: bool) -> None:
-        """What was refused has none, unless a finalizer has issued the next one already."""
-        if is_collective:
-            self._collectives -= self._collectives == number
-        else:
-            self._messages -= self._messages == number
 
     def _conflicts(self, slots: list[StagedTensor]) -> list[Any]:
         """Collectives of the group under way that must be over before one on these tensors begins. The transport takes
@@ -150,7 +144,7 @@ class Dispatcher:
         """Begin a collective; in another thread, if it must wait for others, or others wait there already: every rank
         must begin its collectives in the same order."""
 
-        def begin() -> Any:
+        def begin_late() -> Any:
             self._group.wait_until_over(self._conflicts(slots))
             operation = begun(steps)
             if claim is not None:
@@ -158,7 +152,7 @@ class Dispatcher:
             return operation
 
         is_late = self._collective_queue.is_busy or self._conflicts(slots)
-        return Deferred(self._collective_queue, begin) if is_late else begin()
+        return Deferred(self._collective_queue, begin_late) if is_late else begun(steps)
 
     def _dispatch_serial(self, call: OpInfo, tensor: Tensor, whole: Callable[[], None]) -> dist.Work:
         """The same for a collective that is made of several, each of which needs the one before: `whole` does it all,
@@ -179,7 +173,7 @@ class Dispatcher:
         """Raise if another rank is about to do something else."""
         callback_thread().begin()  # before the others are told, who begin what all agree on
         more = ", ".join(arguments.word(one) for one in call.more)
-        said = detail.saying(call.name, self._collectives + 1, call.alike, more)
+        said = detail.saying(call.name, self._issued[True] + 1, call.alike, more)
 
         def exchange(mine: np.ndarray, whole: np.ndarray) -> Any:
             step = TransportOp([], [], lambda ins, outs: self._group.all_gather(mine, whole))

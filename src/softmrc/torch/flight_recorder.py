@@ -75,20 +75,6 @@ class Shapes(NamedTuple):
 class OpRecord:
     """One operation. It keeps no tensor alive."""
 
-    __slots__ = (
-        "_inputs",
-        "_operation",
-        "_outputs",
-        "begun_ns",
-        "ended_ns",
-        "error",
-        "is_collective",
-        "name",
-        "number",
-        "origin",
-        "sequence",
-    )
-
     def __init__(
         self,
         name: str,
@@ -138,7 +124,7 @@ class OpRecord:
 
     @property
     def state(self) -> str:
-        """In torch's words. An operation that nobody waited for is asked."""
+        """In torch's words. If no caller has waited, the operation is asked."""
         if self.ended_ns:
             return "completed" if not self.error else "started"
         operation = self._operation

@@ -19,22 +19,10 @@ import torch.distributed as dist
 
 from softmrc import _core
 from softmrc.torch.skip_dynamo import skip_dynamo
+from softmrc.torch.work import AsyncWork
 
-FORWARDED = [
-    "wait",
-    "get_future",
-    "is_completed",
-    "is_success",
-    "exception",
-    "result",
-    "synchronize",
-    "block_current_stream",
-    "source_rank",
-    "_source_rank",
-    "_get_duration",
-    "_get_op_type",
-    "_get_sequence_number",
-]
+FORWARDED = [name for name in vars(AsyncWork) if not name.startswith("_")]
+FORWARDED += ["_source_rank", "_get_duration", "_get_op_type", "_get_sequence_number"]
 Handle: Any = _core.lookalike(dist.Work, f"{__name__}.Handle")
 _works: WeakKeyDictionary[Any, dist.Work] = WeakKeyDictionary()
 

@@ -8,21 +8,7 @@ import torch
 
 from softmrc.collectives import Block, DType
 
-DTYPES = {
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.float16: DType.FLOAT16,
-    torch.bfloat16: DType.BFLOAT16,
-    torch.int8: DType.INT8,
-    torch.int16: DType.INT16,
-    torch.int32: DType.INT32,
-    torch.int64: DType.INT64,
-    torch.uint8: DType.UINT8,
-    torch.uint16: DType.UINT16,
-    torch.uint32: DType.UINT32,
-    torch.uint64: DType.UINT64,
-    torch.bool: DType.BOOL,
-}
+DTYPES: dict[torch.dtype, DType] = {getattr(torch, dtype.name.lower()): dtype for dtype in DType}
 
 
 class StagedTensor:

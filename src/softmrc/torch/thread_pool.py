@@ -1,7 +1,7 @@
 """Threads that carry operations on when no caller waits for them.
 
-What users hang on a future may do anything, even wait for another operation whose end this crew has to tell: so a job
-does not wait for a running one, a new thread takes it, until there are as many as the crew may have. A crew of one
+What users hang on a future may do anything, even wait for another operation whose end this pool has to tell: so a job
+does not wait for a running one, a new thread takes it, until there are as many as the pool may have. A pool of one
 keeps jobs in order instead.
 
 A finalizer may give it a job, or close it, in the middle of anything: while the lock is held nothing is called but what
@@ -24,7 +24,7 @@ from softmrc.device import shutdown
 
 Job = Callable[[], Any]
 JOIN_S = 5.0
-_crews: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
+_pools: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
 class ThreadPool:
@@ -35,22 +35,23 @@ class ThreadPool:
         self._most = most
         self._lock = fork_safe_lock()
         self._closing = False
-        _crews.add(self)
-        self._begin()
+        _pools.add(self)
+        self.restart()
 
-    def _begin(self) -> None:
+    def restart(self) -> None:
+        """Without threads or jobs, as in a forked child."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()  # None: look whether there is anything to do
         self._due = 0  # jobs that are waiting, or being done
-        self._hired = 0
+        self._running = 0
         self._threads: list[threading.Thread] = []
 
     def submit(self, job: Job) -> None:
-        """Run it soon; at once, here, where nobody else can: the system has no thread to give."""
+        """Run it soon; at once in the calling thread, if the system has no thread to give."""
         is_short = False
         with self._lock:
             self._due += 1
-            if self._hired < self._most and self._hired < self._due:
-                self._hired += 1
+            if self._running < self._most and self._running < self._due:
+                self._running += 1
                 is_short = True
         self._jobs.put(job)
         if is_short:
@@ -69,14 +70,14 @@ class ThreadPool:
         except BaseException as error:
             if not has_started(thread):
                 with self._lock:
-                    self._hired -= 1
-                if not self._hired:
+                    self._running -= 1
+                if not self._running:
                     self._do_all()
             if not isinstance(error, RuntimeError):
                 raise
 
     def _do_all(self) -> None:
-        """What nobody else would."""
+        """Run all jobs in the calling thread."""
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -98,12 +99,12 @@ class ThreadPool:
         while is_needed:
             try:
                 self._do(self._jobs.get())
-            except BaseException:  # a job tells whoever it is for what went wrong; this is something else
+            except BaseException:  # a job reports its own errors; this is something else
                 sys.excepthook(*sys.exc_info())
             with self._lock:
                 is_needed = bool(self._due) or not self._closing
-                self._hired -= not is_needed
-        if self._hired:
+                self._running -= not is_needed
+        if self._running:
             self._jobs.put(None)
 
     def close(self) -> None:
@@ -118,8 +119,8 @@ class ThreadPool:
 
 def _forget_threads() -> None:
     """A forked child has none of them."""
-    for crew in list(_crews):
-        crew._begin()
+    for pool in list(_pools):
+        pool.restart()
 
 
 os.register_at_fork(after_in_child=_forget_threads)
@@ -127,8 +128,8 @@ os.register_at_fork(after_in_child=_forget_threads)
 
 def _close_all() -> None:
     """A thread that is inside torch when the interpreter ends brings the process down."""
-    for crew in list(_crews):
-        crew.close()
+    for pool in list(_pools):
+        pool.close()
 
 
 shutdown.at_exit(_close_all)

@@ -9,7 +9,7 @@ from typing import Any
 
 from softmrc.errors import ConfigError
 
-UNSET = timedelta(milliseconds=-1)  # what torch puts into the options of an operation when nobody says anything
+UNSET = timedelta(milliseconds=-1)  # what torch puts into the options of an operation by default
 LONGEST_S = 86_400.0 * 999_999_999  # that a timedelta can say
 POSITIVE = "a time above 0 and below 292 000 years, which is as far as torch can count"
 

@@ -2,7 +2,7 @@
 
 An exception that was raised holds every frame that it went through, with the tensors and handles in them. A handle
 keeps its AsyncWork from C++, where no collector sees it; so an AsyncWork that kept such an exception would keep itself,
-its group and its device beyond the end of the process. What is kept here was never raised: whoever asks gets a copy.
+its group and its device beyond the end of the process. What is kept here was never raised: callers get a copy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def renewed(error: Exception) -> Exception:
 
 
 class AsyncWork(dist.Work):  # type: ignore[misc]
-    """One operation of a group. It settles once: whoever comes first does what is left to do, others find it done."""
+    """One operation of a group. It settles once: the first thread does what is left to do, others find it done."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
         self._error: Exception | None = None
         self._future: Future[Any] | None = None
         self._told: threading.Event | None = None  # set when the future knows how it ended
-        if finish is not None:  # it happens even if nobody waits
+        if finish is not None:  # also if no caller waits
             operation.add_done_callback(lambda _: pool.submit(self._end))
 
     # What torch calls.
@@ -136,7 +136,7 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     def _get_duration(self) -> float:
-        """From the call until somebody knew that it had ended, in milliseconds."""
+        """From the call until the end was noticed, in milliseconds."""
         return self._record.duration_ms
 
     def _get_op_type(self) -> Any:
@@ -160,7 +160,7 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
         self._settle()  # asks again how it ended, and keeps the answer
 
     def _settle(self) -> None:
-        """Keep how it ended, and do what is left to do. Waits for nobody: whoever wants the future needs the lock."""
+        """Keep how it ended, and do what is left to do. Does not block: `get_future` needs the lock."""
         with self._lock:
             if self._is_settled:
                 return
@@ -177,7 +177,7 @@ class AsyncWork(dist.Work):  # type: ignore[misc]
                 self._claim.set()
 
     def _wait_for_future(self, until: float | None) -> None:
-        """A future that somebody has must be done when `wait` returns: C++ asks it for its value next."""
+        """A future that a caller has must be done when `wait` returns: C++ asks it for its value next."""
         if self._future is None or self._told is None:
             return
         if not self._told.wait(timeouts.left(until)):
@@ -229,18 +229,9 @@ class CombinedWork:
             one.wait(timeouts.left(until))
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        """Called when the last of them has ended, in whatever order they do."""
-        left, lock = len(self._operations), threading.Lock()
-
-        def count(_: Any) -> None:
-            nonlocal left
-            with lock:
-                left -= 1
-                is_last = left == 0
-            if is_last:
-                fn(self)
-
-        for one in self._operations:
-            one.add_done_callback(count)
+        """Called when all have ended; each is asked when those before it have."""
         if not self._operations:
             fn(self)
+            return
+        first, *rest = self._operations
+        first.add_done_callback(lambda _: CombinedWork(rest).add_done_callback(fn))
