@@ -4,7 +4,7 @@
 #include "proto/congestion/controller.h"
 #include "proto/transmit.h"
 #include "python/bind.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 #include "udp/gso.h"
 #include "wire/sealed.h"
 

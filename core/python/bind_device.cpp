@@ -10,7 +10,7 @@
 #include "host/host_error.h"
 #include "python/bind.h"
 #include "python/engine_views.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 #include "udp/device_error.h"
 #include "udp/views.h"
 

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "python/bind.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 
 namespace nb = nanobind;
 
