@@ -1,5 +1,5 @@
-// What a face that knows no collectives can still say of a job: bursts, requests to one peer that follow each other
-// without a pause. The last few of a device, for whoever asks.
+// Bursts: requests to one peer that follow each other without a pause. A device that is not told of collectives, as
+// NCCL's plugin, shows them instead; the last few are kept for the control socket.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,7 @@ class BurstTracker {
     resent_ = resent;
   }
   void set_peer(const std::string& peer) { peer_ = peer; }
-  // What has begun is told of as it is.
+  // Records the burst that is under way, as it is.
   void close(BurstLog& bursts) {
     if (!is_open_) return;
     is_open_ = false;

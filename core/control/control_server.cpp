@@ -52,7 +52,7 @@ bool is_answered(const std::string& path) {
   return !refuses;
 }
 
-// What processes left behind that were killed. One whose number somebody else has now is found another time.
+// Sockets that killed processes left behind. One whose process id is in use again is found another time.
 void remove_stale(const std::string& folder) {
   DIR* const opened = opendir(folder.c_str());
   if (!opened) return;
@@ -73,7 +73,7 @@ bool is_ours(int fd) {
   return who.uid == geteuid() || who.uid == 0;
 }
 
-// As poll. Where the system cannot even wait it does not wait at once again.
+// As poll; after an error it pauses, so that a loop around it does not spin.
 int wait_for(std::span<pollfd> set, int timeout_ms) {
   const int count = ::poll(set.data(), set.size(), timeout_ms);
   if (count < 0 && errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -118,7 +118,7 @@ std::string open_control(host::Node& node, const std::string& kind, bool is_want
   proto::each_setting<host::DeviceSettings>(
       [&](const auto& one) { named.emplace_back(one.name, node.settings().*one.member); });
   facts.settings = std::move(named);
-  for (const host::LocalPlane& plane : node.planes()) facts.speeds_bps.push_back(plane.speed_bps());
+  for (const host::LocalPlane& plane : node.planes()) facts.speeds_bps.push_back(plane.speed_bps);
   std::string why;
   const std::string path = open_control(node.device(), std::move(facts), why);
   return path.empty() ? "no control socket: " + why : "control socket " + path;
@@ -188,10 +188,10 @@ void ControlServer::close_after_fork() {
     if (fd >= 0) ::close(fd);
 }
 
-// Who has been answered is asked again only once it has read that: nobody makes us keep more than one answer.
+// A client's next request is read only once it has read the last answer, so that at most one answer is kept for each.
 void ControlServer::run(const std::string& folder) {
   prctl(PR_SET_NAME, "softmrc-control");
-  bool is_tidy = false;  // which has time until this process is no longer busy with beginning
+  bool is_tidy = false;  // cleaning up waits until this process has started
   while (true) {
     const auto rests = std::chrono::ceil<std::chrono::milliseconds>(backs_off_until_ - Clock::now()).count();
     if (pollfd bell{wake_fd_, POLLIN, 0}; rests > 0 && wait_for({&bell, 1}, static_cast<int>(rests)) > 0) return;
@@ -213,7 +213,7 @@ void ControlServer::run(const std::string& folder) {
   }
 }
 
-// Memory that cannot be had for one answer is no reason to answer nobody else.
+// Where memory is short for one answer, the others are still answered.
 void ControlServer::serve_safely(Client& client) {
   try {
     serve(client);
@@ -236,7 +236,7 @@ bool ControlServer::may_pass(int error) {
 void ControlServer::accept_clients() {
   const int fd = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
-    // Who has come stays at the door while this process has no descriptor to spare.
+    // Connections stay in the backlog while this process has no descriptor to spare.
     if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) back_off();
     return;
   }

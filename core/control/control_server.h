@@ -22,13 +22,13 @@ using host::Environment;
 using host::HostError;
 using host::Json;
 
-// What a device does not know of itself.
+// What the device itself does not know.
 struct DeviceInfo {
-  std::string kind;  // of face: "nccl", …
+  std::string kind;  // of user: "nccl", "verbs"
   std::uint32_t mtu = 0;
   Json settings;
   std::vector<std::uint64_t> speeds_bps;  // by plane; 0: not known
-  const BurstLog* bursts = nullptr;       // null: this face marks none
+  const BurstLog* bursts = nullptr;       // null: none are marked
   std::uint32_t number = 0;               // of the device in its process, and
   double started = 0;  // when it was made, in seconds since 1970, its own clock's zero: the control's to fill in
 };
@@ -36,7 +36,8 @@ struct DeviceInfo {
 // What a request is answered with; `{"ok": false, …}` where it is refused.
 Json answer(udp::Device& device, const DeviceInfo& facts, const std::string& line);
 
-// Where the sockets of this user's devices are. It is made if need be. Throws HostError where it is not to be trusted.
+// The folder of the sockets of this user's devices, made if it is missing. Throws HostError where others could write to
+// it.
 std::string control_directory(const Environment& environment = host::of_process);
 
 class ControlServer final : public udp::DeviceService {
@@ -67,14 +68,14 @@ class ControlServer final : public udp::DeviceService {
   void disconnect(Client& client);
   void back_off();
   bool may_pass(int error);
-  // False while too much was asked in this second.
+  // False where this second's requests are used up.
   bool is_within_rate_limit();
 
   udp::Device& device_;
   DeviceInfo facts_;
   std::string path_;
   int socket_ = -1;
-  int wake_fd_ = -1;  // rung to end it
+  int wake_fd_ = -1;  // written to, to end it
   std::array<Client, 16> clients_;
   Clock::time_point second_ = Clock::now();
   std::uint32_t answered_ = 0;  // in it
@@ -83,10 +84,10 @@ class ControlServer final : public udp::DeviceService {
   std::thread thread_;
 };
 
-// Gives a node's device one, where it is wanted. Returns where it is, or why there is none.
+// Opens one for a node's device, where it is wanted. Returns its path, or why there is none.
 std::string open_control(host::Node& node, const std::string& kind, bool is_wanted, const BurstLog* bursts);
-// Gives the device one: its path. Empty, with `why`, where there can be none. Throws DeviceError where the system is
-// short of something.
+// Opens one for the device. Returns its path; empty, with `why`, where there can be none. Throws DeviceError where the
+// system is short of something.
 std::string open_control(udp::Device& device, DeviceInfo facts, std::string& why);
 
 }  // namespace softmrc::control

@@ -185,18 +185,7 @@ Json::Object qps(udp::Device& device, const DeviceInfo&, const RequestArgs& args
     if (state.has_left_reset) {
       pair.emplace_back("peer", peer_of(device, view.qpn, state.peer));
 #define X(name) pair.emplace_back(#name, state.name);
-      X(dest_qpn)
-      X(window_bytes)
-      X(bytes_in_flight)
-      X(packets_in_flight)
-      X(messages)
-      X(next_psn)
-      X(expected_psn)
-      X(out_of_order)
-      X(base_rtt_us)
-      X(smoothed_rtt_us)
-      X(receives_posted)
-      X(data_ports)
+      SOFTMRC_QP_VIEW(X)
 #undef X
       pair.emplace_back("port_window_bytes",
                         Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));
@@ -498,7 +487,7 @@ std::string listed(const Range& all, Name name) {
   return text;
 }
 
-// A name that it does not take is a mistake, and better heard of than not heeded.
+// An argument that it does not take is a mistake, and refused rather than ignored.
 void check_names(const ControlOp& operation, const Json::Object& request) {
   for (const auto& [key, value] : request) {
     if (key == "op" || key == "id" ||

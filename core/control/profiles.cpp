@@ -1,4 +1,4 @@
-// Profiles that a controller lays down, as a control socket tells and changes them.
+// Profiles that a controller installs, read and changed over a control socket.
 #include <algorithm>
 #include <bit>
 

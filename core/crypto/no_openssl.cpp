@@ -1,4 +1,4 @@
-// In the place of a library of cryptography that was not there when this was built.
+// Used where OpenSSL was not found when this was built: every function refuses.
 #include "base/check.h"
 #include "crypto/crypto.h"
 

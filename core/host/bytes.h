@@ -1,4 +1,4 @@
-// What is said over TCP, as bytes: whole numbers big-endian, one after the other. Who reads trusts nothing.
+// The messages of a handshake over TCP, as bytes: whole numbers, big-endian. The reader checks every length.
 #pragma once
 
 #include <cstdint>

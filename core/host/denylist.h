@@ -1,4 +1,4 @@
-// What nodes shall not use, from the file that `softmrc mapper` writes: directed links, by name. As
+// The directed links that nodes must not use, by name, from the file that `softmrc mapper` writes. As
 // softmrc/fabric/denylist.py.
 #pragma once
 

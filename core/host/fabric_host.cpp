@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "host/host_error.h"
 #include "host/toml.h"
+#include "host/units.h"
 #include "udp/socket.h"
 #include "wire/srv6.h"
 
@@ -42,37 +42,16 @@ void read(const TomlDocument& tables, const char* key, std::uint32_t least, std:
 
 // 100G, 51.2T, 20Mbit/s, or whole bits per second.
 std::uint64_t rate_of(const TomlValue& value) {
-  const auto fail = [&]() {
-    refuse("fabric.host_link_bps", to_string(value), "a rate, as 100G, 51.2T, 20M, or whole bits per second");
-  };
-  double rate = 0;
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) {
-    rate = static_cast<double>(*whole);
-  } else if (const auto* text = std::get_if<std::string>(&value)) {
-    std::string_view rest = *text;
-    const auto trim = [&] {
-      while (rest.starts_with(' ')) rest.remove_prefix(1);
-      while (rest.ends_with(' ')) rest.remove_suffix(1);
-    };
-    trim();
-    const auto [to, error] = std::from_chars(rest.data(), rest.data() + rest.size(), rate, std::chars_format::fixed);
-    if (error != std::errc{}) fail();
-    rest.remove_prefix(static_cast<std::size_t>(to - rest.data()));
-    trim();
-    for (const std::string_view unit : {"bit/s", "bps", "b/s"})
-      if (rest.ends_with(unit)) {
-        rest.remove_suffix(unit.size());
-        break;
-      }
-    constexpr std::string_view units = "kKMGT";
-    constexpr double factors[] = {1e3, 1e3, 1e6, 1e9, 1e12};
-    if (rest.size() > 1 || (rest.size() == 1 && units.find(rest[0]) == units.npos)) fail();
-    if (!rest.empty()) rate *= factors[units.find(rest[0])];
-  } else {
-    fail();
+  std::uint64_t rate = 0;
+  std::string allowed = "a rate, as 100G, 51.2T, 20M, or whole bits per second";
+  try {
+    if (const auto* whole = std::get_if<std::int64_t>(&value)) rate = static_cast<std::uint64_t>(*whole);
+    if (const auto* text = std::get_if<std::string>(&value)) rate = rate_bps(*text);
+  } catch (const HostError& refusal) {
+    allowed = refusal.what();
   }
-  if (!(rate >= 1e6 && rate <= 1e15)) fail();
-  return static_cast<std::uint64_t>(std::llround(rate));
+  if (rate < 1'000'000 || rate > 1'000'000'000'000'000) refuse("fabric.host_link_bps", to_string(value), allowed);
+  return rate;
 }
 
 std::uint32_t prefix_of(const char* key, const TomlValue& value) {
@@ -145,6 +124,7 @@ wire::Ipv6 FabricHost::host_address() const {
 
 DeviceSettings FabricHost::settings() const {
   DeviceSettings found;
+  found.srv6 = true;
   found.sockets_per_plane = 1;
   found.trimming = trims_;
   found.rate_bps = planes_ * host_link_bps_;

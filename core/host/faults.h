@@ -1,9 +1,9 @@
-// Weather that people ask for in SOFTMRC_FAULTS, so that they can break their own job:
+// Faults that SOFTMRC_FAULTS injects into the planes of this process, to test a job under them:
 //
 //   drop=0.01,reorder=0.05            every plane
 //   2:black_hole                      plane 2
 //   drop=0.01;2:black_hole;3:delay_us=500
-//   @/tmp/weather                     whatever that file says, read again whenever it changes; without it, all is fair
+//   @/tmp/faults                      the same from a file, read again whenever it changes; without the file, no faults
 #pragma once
 
 #include <string>
@@ -22,11 +22,11 @@ namespace softmrc::host {
 // By plane. Throws HostError.
 std::vector<udp::Faults> parse_faults(std::string_view text, std::size_t planes);
 
-// What the variable says, which every device of the process is given.
+// The value of the variable, which applies to every device of the process.
 std::string read_faults(const Environment& environment);
-// Whether a device with so many planes can be given it.
+// Whether it makes sense for a device with so many planes.
 proto::MaybeError check_faults(const std::string& said, std::size_t planes);
-// Gives it, checked before; who watches a file goes with the device.
+// Applies it, checked before; the watcher of a file ends with the device.
 void set_faults(udp::Device& device, const std::string& said);
 
 }  // namespace softmrc::host

@@ -28,7 +28,7 @@ Bytes framed(std::uint8_t kind, std::span<const std::uint8_t> content) {
   return out.take();
 }
 
-// A stranger's words, fit to be shown: on one line, and short.
+// Text of a peer that is not authenticated, made safe to show: on one line, and short.
 std::string shown(std::span<const std::uint8_t> words) {
   std::string text;
   for (const std::uint8_t c : words.first(std::min(words.size(), longest_words)))

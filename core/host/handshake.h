@@ -7,8 +7,8 @@
 //   listener  -> its offer      sealed likewise
 //   connector -> ready          sealed likewise
 //
-// What is secret is both what people share and the token that the connector was given beforehand, by a way of the
-// face's own. Who knows it not is told a nonce and no more, at either end.
+// The key of the HMAC is made of the shared secret and of the token that the connector was given beforehand (NCCL's
+// handle). A peer that does not know it learns a nonce and nothing else, at either end.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ namespace softmrc::host {
 using Token = std::array<std::uint8_t, 16>;
 using Nonce = std::array<std::uint8_t, 32>;
 
-// What either side has to say, and does with what it is told.
+// The application's part of a handshake: the offer that this side makes, and what it does with the other's.
 class HandshakeDelegate {
  public:
   virtual ~HandshakeDelegate() = default;
@@ -40,14 +40,14 @@ class Handshake {
 
   Handshake(Role role, const std::string& secret, const Token& token, HandshakeDelegate& delegate);
 
-  // Takes what came, in any pieces. Throws HostError: why the exchange ends, of which the other side may be told.
+  // Takes received bytes, in any pieces. Throws HostError: why the handshake ends; the peer may be sent that text.
   void on_bytes(std::span<const std::uint8_t> bytes);
-  // What is to be sent now.
+  // The bytes to send now.
   Bytes take_outgoing() { return std::move(outgoing_); }
   bool is_done() const { return is_done_; }
-  // Its offer was taken: it knows what strangers do not, and may take itself for connected.
+  // The peer has proved that it knows the secret, its offer was accepted, and it may consider itself connected.
   bool is_authenticated() const { return step_ == Step::ready; }
-  // What the other side is told when this one ends it.
+  // The error frame that is sent when this side ends the handshake.
   static Bytes error_frame(const std::string& words);
 
  private:

@@ -31,7 +31,7 @@ std::string name_of(const sockaddr_storage& storage) {
 std::string peer_of(int fd) {
   sockaddr_storage storage{};
   socklen_t size = sizeof storage;
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) == 0 ? name_of(storage) : "a visitor";
+  return getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) == 0 ? name_of(storage) : "an unknown address";
 }
 
 int new_socket(bool is_v4) { return socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
@@ -126,7 +126,7 @@ HandshakeListener::HandshakeListener(const wire::Address& address, bool is_loopb
   udp::source_of(to.storage, ignored, port_);
 }
 
-// Who has come stays at the door until the system has what it lacks: this is asked for again and again.
+// Connections stay in the backlog until the system has what it lacks: this is called again and again.
 void HandshakeListener::reject_for_now(const OnRejected& tell, const std::string& why) {
   const auto now = HandshakeIo::Clock::now();
   if (now - rejected_at_ < pause_between_words) return;
@@ -150,7 +150,7 @@ void HandshakeListener::admit(const OnRejected& tell) {
       return;
     }
     without_accept_ = {};
-    // Of strangers, who came first has had its time; the newest may be who is waited for.
+    // Of the unauthenticated the oldest goes: it has had its time, and the newest may be the one that is expected.
     if (pending_.size() >= max_pending_handshakes) {
       const auto stranger = std::ranges::find_if(pending_,
                                                  [](const HandshakeIo& one) { return !one.is_authenticated(); });

@@ -1,6 +1,6 @@
-// Where the exchange happens: TCP sockets that never block. A door is where connectors come to, and a call is one of
-// them from its own side; both get on a little whenever they are asked. Strangers, liars and the silent cost a place
-// among a bounded number of visitors, for a bounded time, and hold up nobody.
+// The handshake over TCP sockets that never block. The listener accepts connectors; both make progress whenever they
+// are polled. Connections that are not authenticated take one of a bounded number of slots, for a bounded time, and do
+// not delay others.
 #pragma once
 
 #include <chrono>
@@ -17,15 +17,16 @@
 namespace softmrc::host {
 
 constexpr std::chrono::seconds handshake_timeout{10};
-// So long a connector tries while nobody answers at all. Whom it calls may also be there and not look yet, because
-// ranks of a job are not all equally fast: then it waits for as long as it is asked to, and calls again every so often.
+// How long a connector tries while nothing answers at all. A peer whose TCP answers but which does not poll yet,
+// because ranks of a job are not equally fast, is waited for as long as this end is polled, with a new connection now
+// and then.
 constexpr std::chrono::milliseconds connect_timeout{60'000};
 constexpr std::size_t max_pending_handshakes = 64;
 
-// A row of failures, each of which comes soon after the one before.
+// Failures that follow each other closely.
 class Row {
  public:
-  // One more. Whether the row has lasted for so long.
+  // Counts one more; true if they have lasted for so long.
   bool lasts(std::chrono::milliseconds patience);
 
  private:
@@ -48,7 +49,7 @@ class UniqueFd {
   int fd_;
 };
 
-// One connection on which an exchange takes place.
+// One TCP connection with its handshake.
 class HandshakeIo {
  public:
   using Clock = std::chrono::steady_clock;
@@ -57,7 +58,7 @@ class HandshakeIo {
               std::unique_ptr<HandshakeDelegate> delegate, Clock::time_point until);
   // True once it is done and all is sent. Throws HostError.
   bool advance();
-  // Shows the other side out, with a word.
+  // Sends an error frame and ends the connection.
   void end(const std::string& words);
   bool is_late() const { return Clock::now() >= until_ && !is_authenticated(); }
   bool is_authenticated() const { return handshake_.is_authenticated(); }
@@ -80,7 +81,7 @@ class HandshakeIo {
 
 class HandshakeListener {
  public:
-  // Who comes in is given one of these.
+  // Makes the delegate of each accepted connection.
   using MakeDelegate = std::function<std::unique_ptr<HandshakeDelegate>()>;
   using OnRejected = std::function<void(const std::string&)>;
 
@@ -89,9 +90,9 @@ class HandshakeListener {
   HandshakeListener(const wire::Address& address, bool is_loopback_only, std::string secret, const Token& token,
                     MakeDelegate make, std::chrono::milliseconds patience = connect_timeout);
   std::uint16_t port() const { return port_; }
-  // The delegate of a connector that has come through, if there is one; `tell` hears of those that were turned away.
-  // While the system is short of something, whoever comes has to come again; once it has been for longer than a
-  // connector waits, who comes is told so. Throws HostError, and DeviceError where nobody could be let in for as long.
+  // The delegate of a connector whose handshake is complete, if there is one; `tell` is called for those that were
+  // rejected. While the system is short of something, connectors have to retry; once that has lasted for longer than a
+  // connector waits, they are sent an error. Throws HostError, and DeviceError where nothing was accepted for as long.
   std::unique_ptr<HandshakeDelegate> poll(const OnRejected& tell);
 
  private:
@@ -105,11 +106,11 @@ class HandshakeListener {
   std::uint16_t port_ = 0;
   std::list<HandshakeIo> pending_;
   std::chrono::milliseconds patience_;
-  Row without_accept_, without_means_;  // shortages in which nobody can be let in; in which who is in gets no further
-  HandshakeIo::Clock::time_point rejected_at_{};  // that nobody can be taken in
+  Row without_accept_, without_means_;  // shortages in which accept fails; in which accepted ones make no progress
+  HandshakeIo::Clock::time_point rejected_at_{};  // when a connector was last sent an error for that
 };
 
-// A connector's way in: it tries one address after another, and again where it was shown out, while there is time.
+// A connector: it tries one address after another, and again where it was rejected, until the timeout.
 class HandshakeConnector {
  public:
   using MakeDelegate = HandshakeListener::MakeDelegate;
@@ -117,10 +118,10 @@ class HandshakeConnector {
   HandshakeConnector(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port,
                      std::string secret, const Token& token, MakeDelegate make,
                      std::chrono::milliseconds patience = connect_timeout);
-  // The delegate once it is through; null while it is not, also while the system is short of something. Throws when it
-  // will never be: HostError, or what there is too little of for longer than it waits.
+  // The delegate once the handshake is complete; null before, also while the system is short of something. Throws when
+  // it has failed: HostError, or the system's error that has lasted for longer than it waits.
   std::unique_ptr<HandshakeDelegate> poll();
-  // Nobody asks for it any longer.
+  // It has not been polled for a long time.
   bool is_abandoned() const { return HandshakeIo::Clock::now() > asked_at_ + 2 * patience_; }
 
  private:
@@ -138,15 +139,15 @@ class HandshakeConnector {
   MakeDelegate make_;
   std::size_t at_ = 0;
   std::string name_;
-  std::unique_ptr<HandshakeDelegate> delegate_;  // of the next talk
+  std::unique_ptr<HandshakeDelegate> delegate_;  // of the next connection
   UniqueFd socket_;
   std::optional<HandshakeIo> io_;
   std::chrono::milliseconds patience_;
   HandshakeIo::Clock::time_point asked_at_ = HandshakeIo::Clock::now();
-  HandshakeIo::Clock::time_point answered_at_ = HandshakeIo::Clock::now();  // by somebody's TCP
+  HandshakeIo::Clock::time_point answered_at_ = HandshakeIo::Clock::now();  // by the TCP of any address
   HandshakeIo::Clock::time_point dialled_{};
   HandshakeIo::Clock::time_point rests_until_{};
-  Row short_, shown_out_;  // shortages here; who was called hung up before it had said anything
+  Row short_, shown_out_;  // shortages here; connections that the peer closed before it had sent anything
 };
 
 }  // namespace softmrc::host

@@ -1,7 +1,5 @@
 #include "host/node.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 
 #include "crypto/cipher_choice.h"
@@ -14,11 +12,7 @@
 namespace softmrc::host {
 namespace {
 
-constexpr std::uint64_t unknown_rate_bps = 40'000'000'000;  // what software may reach
-constexpr double queue_here_us = 8'000;                     // on loopback
 constexpr std::uint64_t max_captured = std::uint64_t{1} << 30;
-
-Duration us(double value) { return Duration{static_cast<std::int64_t>(value * 1e6)}; }
 
 bool are_here(const std::vector<LocalPlane>& planes) {
   return std::all_of(planes.begin(), planes.end(), [](const LocalPlane& plane) { return is_loopback(plane.address); });
@@ -29,27 +23,10 @@ std::uint32_t whole_rows(std::size_t evs, std::size_t planes) {
   return static_cast<std::uint32_t>(std::min<std::size_t>(evs, proto::max_evs) / planes * planes);
 }
 
-// What stays on this machine has no link to overrun: round trips tell of processors only, and the window is whole from
-// the start.
-proto::CcProfile control_of(const DeviceSettings& settings, const std::vector<LocalPlane>& planes) {
-  std::uint64_t rate_bps = 0;
-  bool is_known = true;
-  for (const LocalPlane& plane : planes) {
-    rate_bps += plane.speed_bps();
-    is_known &= plane.speed_bps() > 0;
-  }
-  proto::CcProfile profile;
-  profile.algorithm = settings.congestion_control;
-  profile.shared_window_bdp = 0;
-  profile.rate_bps = settings.rate_bps ? settings.rate_bps : is_known ? rate_bps : unknown_rate_bps;
-  profile.base_rtt = profile.min_base_rtt = us(settings.base_rtt_us);
-  profile.min_reorder_window = us(settings.reorder_us);
-  profile.trimming = settings.trimming;
-  profile.each_port = profile.algorithm == proto::controller_of_sockets;
-  if (profile.each_port) profile.target_delay = us(are_here(planes) ? queue_here_us : settings.queue_us);
-  profile.limit_window(profile.each_port ? settings.window_bytes / planes.size() : settings.window_bytes);
-  if (are_here(planes)) profile.start_bytes = profile.max_bytes;
-  return profile;
+proto::CcProfile congestion_here(const DeviceSettings& settings, const std::vector<LocalPlane>& planes) {
+  std::vector<std::uint64_t> speeds_bps;
+  for (const LocalPlane& plane : planes) speeds_bps.push_back(plane.speed_bps);
+  return congestion_of(settings, speeds_bps, are_here(planes));
 }
 
 }  // namespace
@@ -59,16 +36,8 @@ void check(const HostSettings& settings, const std::vector<LocalPlane>& planes) 
     throw HostError("there are " + counted(planes.size(), "plane") + "; allowed: 1 to " + std::to_string(max_planes));
   choose_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
   seals(settings.device, settings.secret, are_here(planes));
-  proto::MaybeError verdict = proto::validate(control_of(settings.device, planes));
-  if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
-  raise_if(verdict);
+  raise_if(validate(settings.device));
   raise_if(check_faults(settings.faults, planes.size()));
-}
-
-std::uint64_t random_bits() {
-  std::uint64_t bits = 0;
-  while (getrandom(&bits, sizeof bits, 0) != sizeof bits) {}
-  return bits;
 }
 
 Node::Node(const HostSettings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
@@ -80,42 +49,13 @@ Node::Node(const HostSettings& settings, std::vector<LocalPlane> planes, std::ui
       is_sealed_(seals(settings_, secret_, are_here(planes_))),
       mtu_(choose_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
-  udp::DeviceConfig wanted = plan(settings, lanes);
+  udp::DeviceConfig wanted = device_plan(settings_, planes_, mtu_, lanes);
   raise_if(udp::validate(wanted));
   device_ = std::make_unique<udp::Device>(std::move(wanted));
   profiles_.resize(lanes);
   cq_ = device_->create_cq();
   if (!settings.capture.empty()) device_->start_capture(settings.capture, max_captured);
   set_faults(*device_, settings.faults);
-}
-
-udp::DeviceConfig Node::plan(const HostSettings& settings, std::uint32_t lanes) const {
-  const DeviceSettings& d = settings.device;
-  udp::DeviceConfig plan;
-  plan.engine.seed = random_bits() >> 1;
-  plan.engine.secret = random_bits();
-  plan.engine.ports = static_cast<std::uint32_t>(planes_.size());
-  plan.engine.sack_threshold_bytes = d.sack_threshold_bytes;
-  plan.engine.sack_gap = us(d.sack_gap_us);
-  plan.engine.trim_nack = plan.engine.peer_trim_nack = d.trimming;
-  plan.engine.announces_ports = true;
-  plan.engine.proves_addresses = d.prove_addresses;
-  plan.engine.probe_interval = us(d.probe_interval_us);
-  plan.engine.probe_interval_max = std::max(plan.engine.probe_interval_max, plan.engine.probe_interval);
-  plan.engine.answers_per_s = d.answers_per_s;
-  plan.sender.icrc = d.icrc;
-  plan.seal.key_update.packets = d.rekey_packets;
-  plan.seal.key_update.after = seconds(d.rekey_s);
-  plan.sender.gso = d.gso;
-  plan.sender.ecn = d.ecn;
-  plan.watches_links = d.watch_links;
-  plan.spin = us(d.spin_us);
-  plan.lanes = lanes;
-  if (d.send_buffer_bytes) plan.port_burst = std::max(1u, d.send_buffer_bytes / mtu_);
-  for (const LocalPlane& plane : planes_)
-    plan.planes.push_back({plane.address, plane.scope_id(), static_cast<std::uint16_t>(d.port), plane.interface,
-                           plane.link, d.sockets_per_plane, fabric_ != nullptr, d.buffer_bytes, d.send_buffer_bytes});
-  return plan;
 }
 
 bool Node::is_loopback_only() const { return are_here(planes_); }
@@ -153,7 +93,8 @@ const Node::LaneProfiles& Node::profiles_of(std::uint32_t number) {
   evs.count = whole_rows(evs.entries.size(), planes.size());
   device_->lane(number).with_engine([&](proto::Endpoint& engine, Time) {
     raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), made.evs));
-    raise_if(engine.add_cc_profile(std::make_shared<proto::CcProfile>(control_of(settings_, planes_)), made.control));
+    raise_if(
+        engine.add_cc_profile(std::make_shared<proto::CcProfile>(congestion_here(settings_, planes_)), made.control));
     return 0;
   });
   made.is_made = true;
@@ -272,7 +213,7 @@ void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::u
   udp::SealKeys keys;
   if (is_sealed_)
     keys = derive_keys(end.share, {crypto::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
-  crypto::secure_zero(end.share.own.data(), end.share.own.size());  // nobody is to make these keys again
+  crypto::secure_zero(end.share.own.data(), end.share.own.size());  // so that these keys cannot be derived again
   raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
   proto::RtsAttributes rts;
   rts.first_psn = Psn(end.first_psn);

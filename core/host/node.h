@@ -1,5 +1,5 @@
-// A device made of settings, and queue pairs on it as C faces want them: several, each in a lane, between two nodes
-// that tell each other in an offer what the other has to know.
+// A device made of settings, and queue pairs on it for users in C++ (NCCL's plugin): several, each in a lane, between
+// two nodes that exchange offers.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host/bytes.h"
+#include "host/device_plan.h"
 #include "host/planes.h"
 #include "host/sealing.h"
 #include "host/settings.h"
@@ -22,12 +23,12 @@ struct LocalQp {
   std::uint32_t qpn = 0;
   std::uint32_t first_psn = 0;
   proto::Domain domain = 0;    // of memory, which the peer may write to
-  std::uint64_t port_key = 0;  // what the peer's words about its ports must carry
+  std::uint64_t port_key = 0;  // which the peer's port status updates must carry
   std::uint32_t peer = ~0u;    // once it is connected
   KeyShare share;              // of keys, where packets are sealed
 };
 
-// The other end, as its node tells of it.
+// The peer's end, as its offer describes it.
 struct RemoteQp {
   std::uint32_t qpn = 0;
   std::uint32_t first_psn = 0;
@@ -44,7 +45,7 @@ struct Offer {
   std::uint32_t max_wimm = 0;
   std::uint32_t mpr = 0;
   std::vector<RemoteQp> ends;
-  Bytes more;  // the face's own
+  Bytes more;  // the user's own
 };
 
 constexpr std::size_t max_ends = 64;
@@ -52,9 +53,6 @@ constexpr std::size_t max_ends = 64;
 Bytes encode(const Offer& offer);
 // Throws HostError where it makes no sense.
 Offer decode_offer(std::span<const std::uint8_t> bytes);
-
-// Numbers of the system's randomness.
-std::uint64_t random_bits();
 
 // Throws HostError where no node can be made of them.
 void check(const HostSettings& settings, const std::vector<LocalPlane>& planes);
@@ -96,7 +94,6 @@ class Node {
     std::uint32_t control = 0;
   };
 
-  udp::DeviceConfig plan(const HostSettings& settings, std::uint32_t lanes) const;
   std::vector<udp::PeerPlane> reachable_at(std::uint32_t lane);
   const LaneProfiles& profiles_of(std::uint32_t lane);
   proto::EvProfile ev_profile() const;

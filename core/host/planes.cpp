@@ -8,18 +8,17 @@
 #include <fstream>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "host/host_error.h"
 #include "proto/transmit.h"
 #include "udp/link_watch.h"
+#include "udp/socket.h"
 #include "wire/packet.h"
 #include "wire/sealed.h"
 
 namespace softmrc::host {
 namespace {
-
-constexpr std::uint32_t smallest_mtu = 512, largest_mtu = 16'384;
-const std::string links = "/sys/class/net/";
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
@@ -31,31 +30,52 @@ std::optional<wire::Address> parse(const std::string& text) {
   return std::nullopt;
 }
 
-std::string names_of(const std::vector<udp::LocalAddress>& local) {
+// Where a wrong name was, and which ones would be right.
+std::string told(const std::string& why) {
   std::set<std::string> names;
-  for (const udp::LocalAddress& one : local) names.insert(one.interface);
-  std::string text;
-  for (const std::string& one : names) text += (text.empty() ? "" : ", ") + one;
-  return text.empty() ? "none" : text;
+  struct if_nameindex* const all = if_nameindex();
+  for (const auto* one = all; one && one->if_index; ++one) names.insert(one->if_name);
+  if (all) if_freenameindex(all);
+  std::string text = why.empty() ? "" : ", " + why;
+  const char* gap = "; there is ";
+  for (const std::string& one : names) text += std::exchange(gap, ", ") + one;
+  return text;
 }
 
-LocalPlane of_interface(const std::string& name, std::vector<udp::LocalAddress> local) {
+LocalPlane of_interface(const std::string& name, const std::string& why, std::vector<udp::LocalAddress> local) {
   if (if_nametoindex(name.c_str()) == 0)
-    throw HostError("plane " + name + " is no interface of this host and no address; interfaces with one are " +
-                    names_of(local));
+    throw HostError("no interface " + name + ", and '" + name + "' is no address either" + told(why));
   std::erase_if(local, [&](const udp::LocalAddress& one) { return one.interface != name; });
-  if (local.empty()) throw HostError("interface " + name + " has no address");
+  if (local.empty()) throw HostError("interface " + name + " has no address" + (why.empty() ? "" : ", " + why));
   const auto rank = [](const udp::LocalAddress& one) { return 2 * is_link_local(one.address) + !one.address.is_v4; };
   const auto& first = *std::min_element(local.begin(), local.end(),
                                         [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   return {first.address, name, name, first.mtu};
 }
 
+LocalPlane find(const std::string& name, const std::string& why) {
+  const std::vector<udp::LocalAddress> local = udp::local_addresses();
+  const std::size_t percent = name.find('%');
+  const std::string interface = percent == std::string::npos ? "" : name.substr(percent + 1);
+  const std::optional<wire::Address> address = parse(name.substr(0, percent));
+  if (!address) return of_interface(name, why, local);
+  if (!interface.empty() && if_nametoindex(interface.c_str()) == 0)
+    throw HostError("no interface " + interface + " (plane " + name + ")" + told(why));
+  for (const udp::LocalAddress& one : local)
+    if (one.address == *address && (interface.empty() || interface == one.interface))
+      return {*address, interface, one.interface, one.mtu};
+  for (const udp::LocalAddress& one : local)
+    if (is_loopback(*address) ? is_loopback(one.address) : one.interface == interface)
+      return {*address, interface, one.interface, one.mtu};
+  return {*address, interface, interface, 0};
+}
+
 bool is_usable(const std::string& link) {
+  const std::string folder = sys_class_net + "/" + link;
   unsigned flags = 0;
   int carrier = 0;
-  if (!(std::ifstream(links + link + "/flags") >> std::hex >> flags) || flags & IFF_LOOPBACK) return false;
-  return std::ifstream(links + link + "/carrier") >> carrier && carrier == 1;  // a link that is down has none to read
+  if (!(std::ifstream(folder + "/flags") >> std::hex >> flags) || flags & IFF_LOOPBACK) return false;
+  return std::ifstream(folder + "/carrier") >> carrier && carrier == 1;  // a link that is down has none to read
 }
 
 }  // namespace
@@ -84,28 +104,22 @@ std::uint32_t LocalPlane::payload_mtu(std::size_t overhead) const {
   return link_mtu <= headers ? 0 : std::min(link_mtu - headers, largest_mtu) / payload_unit * payload_unit;
 }
 
-std::uint64_t LocalPlane::speed_bps() const {
-  if (link.empty() || exists(links + link + "/tun_flags") || !exists(links + link + "/device")) return 0;
+std::string to_string(const LocalPlane& plane) {
+  return udp::text_of(plane.address) + (plane.interface.empty() ? "" : "%" + plane.interface);
+}
+
+std::uint64_t link_speed(const std::string& link, const std::string& links) {
+  const std::string folder = links + "/" + link;
+  if (link.empty() || exists(folder + "/tun_flags") || !exists(folder + "/device")) return 0;
   std::int64_t mbps = 0;
-  std::ifstream(links + link + "/speed") >> mbps;
+  std::ifstream(folder + "/speed") >> mbps;
   return mbps > 0 ? static_cast<std::uint64_t>(mbps) * 1'000'000 : 0;
 }
 
-LocalPlane resolve(const std::string& name) {
-  const std::vector<udp::LocalAddress> local = udp::local_addresses();
-  const std::size_t percent = name.find('%');
-  const std::string interface = percent == std::string::npos ? "" : name.substr(percent + 1);
-  const std::optional<wire::Address> address = parse(name.substr(0, percent));
-  if (!address) return of_interface(name, local);
-  if (!interface.empty() && if_nametoindex(interface.c_str()) == 0)
-    throw HostError("no interface " + interface + " (plane " + name + ")");
-  for (const udp::LocalAddress& one : local)
-    if (one.address == *address && (interface.empty() || interface == one.interface))
-      return {*address, interface, one.interface, one.mtu};
-  for (const udp::LocalAddress& one : local)
-    if (is_loopback(*address) ? is_loopback(one.address) : one.interface == interface)
-      return {*address, interface, one.interface, one.mtu};
-  return {*address, interface, interface, 0};
+LocalPlane resolve(const std::string& name, const std::string& why, const std::string& links) {
+  LocalPlane plane = find(name, why);
+  plane.speed_bps = link_speed(plane.link, links);
+  return plane;
 }
 
 std::vector<std::string> discover_planes() {
@@ -114,31 +128,40 @@ std::vector<std::string> discover_planes() {
     if (is_usable(one.interface)) up.insert(one.interface);
   std::vector<std::string> found;
   std::copy_if(up.begin(), up.end(), std::back_inserter(found),
-               [](const std::string& link) { return exists(links + link + "/device"); });
+               [](const std::string& link) { return exists(sys_class_net + "/" + link + "/device"); });
   if (found.empty()) found.assign(up.begin(), up.end());
   if (found.empty()) found = {"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"};
   if (found.size() > max_planes) found.resize(max_planes);
   return found;
 }
 
-std::uint32_t choose_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wanted, std::uint32_t limit) {
+std::uint32_t payload_mtu(const std::vector<LocalPlane>& planes, std::size_t overhead) {
   std::uint32_t largest = largest_mtu;
-  for (const LocalPlane& plane : planes) largest = std::min(largest, plane.payload_mtu());
+  std::string names;
+  for (const LocalPlane& plane : planes) {
+    largest = std::min(largest, plane.payload_mtu(overhead));
+    names += (names.empty() ? "" : ", ") + to_string(plane);
+  }
   if (largest < smallest_mtu)
-    throw HostError("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload");
+    raise_if(proto::refused("planes", names, "links that carry " + std::to_string(smallest_mtu) + " bytes of payload"));
+  return largest;
+}
+
+std::uint32_t choose_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wanted, std::uint32_t limit) {
+  const std::uint32_t largest = payload_mtu(planes);
   if (wanted == 0) return std::min(largest, limit) / payload_unit * payload_unit;
-  if (wanted < smallest_mtu || wanted > largest || wanted % payload_unit)
-    throw HostError("mtu is " + std::to_string(wanted) + "; allowed: a multiple of " + std::to_string(payload_unit) +
-                    ", from " + std::to_string(smallest_mtu) + " to " + std::to_string(largest) +
-                    ", which is what the links carry");
+  const std::uint32_t nearest = std::clamp(wanted, smallest_mtu, largest) / payload_unit * payload_unit;
+  if (wanted != nearest)
+    raise_if(proto::refused(
+        "mtu", wanted,
+        "a multiple of " + std::to_string(payload_unit) + ", such as " + std::to_string(nearest) + "; at least " +
+            std::to_string(smallest_mtu) + ", and at most " + std::to_string(largest) + ", " +
+            (largest < largest_mtu ? "which is what the links carry" : "the most that a packet holds")));
   return wanted;
 }
 
 std::uint32_t sealed_mtu(const std::vector<LocalPlane>& planes, std::uint32_t plain) {
-  for (const LocalPlane& plane : planes) plain = std::min(plain, plane.payload_mtu(wire::sealed_data_overhead));
-  if (plain < smallest_mtu)
-    throw HostError("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload in sealed packets");
-  return plain;
+  return std::min(plain, payload_mtu(planes, wire::sealed_data_overhead));
 }
 
 }  // namespace softmrc::host

@@ -19,26 +19,32 @@ struct LocalPlane {
   std::string interface;  // bound to it; empty: follow the routes
   std::string link;       // the interface that has the address; empty where none does
   std::uint32_t link_mtu = 0;
+  std::uint64_t speed_bps = 0;  // of the link, when it was resolved; 0: not known
 
   std::uint32_t scope_id() const;
   // The largest payload whose packet fits the link, with so many bytes around what the headers of data take.
   std::uint32_t payload_mtu(std::size_t overhead = wire::icrc_size) const;
-  // Bits a second; 0 where the kernel does not know, as of loopback and veth, or guesses.
-  std::uint64_t speed_bps() const;
 };
+std::string to_string(const LocalPlane& plane);  // as a person would write it
 
 constexpr std::size_t max_planes = 16;
+constexpr std::uint32_t smallest_mtu = 512, largest_mtu = 16'384;
 // Full packets carry a multiple of it, so that no word of a message is split between two.
 constexpr std::uint32_t payload_unit = 128;
 
 bool is_loopback(const wire::Address& address);
 bool is_link_local(const wire::Address& address);
 
-// Throws HostError.
-LocalPlane resolve(const std::string& name);
+inline const std::string sys_class_net = "/sys/class/net";
+// Bits a second; 0 where the kernel does not know, as of loopback and veth, or guesses.
+std::uint64_t link_speed(const std::string& link, const std::string& links = sys_class_net);
+// `why` says where the name is from. Throws HostError.
+LocalPlane resolve(const std::string& name, const std::string& why = "", const std::string& links = sys_class_net);
 // Every interface that is up and has an address, those with hardware behind them where there are any; without any, four
 // planes on loopback, for which nothing is needed.
 std::vector<std::string> discover_planes();
+// The payload that fits every plane, with so many bytes around what the headers of data take. Throws HostError.
+std::uint32_t payload_mtu(const std::vector<LocalPlane>& planes, std::size_t overhead = wire::icrc_size);
 // The payload of full packets: what is wanted, or with 0 what fits every plane, up to a limit. Throws HostError.
 std::uint32_t choose_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wanted, std::uint32_t limit);
 // The same where packets are sealed, of which a plain one would have so much. Throws HostError.

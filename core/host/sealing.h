@@ -1,5 +1,5 @@
-// Whether a node seals its packets, and with which keys: what `softmrc.connection.keys` is to Python. Each queue pair
-// draws a share of X25519 for itself and tells it in the offer, which the handshake proves.
+// Whether a node encrypts its packets, and with which keys; in Python `softmrc.connection.keys`. Each queue pair draws
+// an X25519 key pair of its own and sends the public half in the offer, which the handshake authenticates.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace softmrc::host {
 
 struct KeyShare {
-  crypto::Secret own{};  // nobody else's
+  crypto::Secret own{};  // the private half
   crypto::Secret told{};
 };
 
@@ -26,7 +26,7 @@ struct KeyExchangeEnd {
   crypto::Cipher cipher{};  // which it is faster with
   std::uint32_t qpn = 0;
 };
-// Throws HostError where the other's share leaves no choice. Written to the key log as well, where there is one:
+// Throws HostError where the peer's share is not a valid key. Written to the key log as well, where there is one:
 // DeviceError if it could not be for now.
 udp::SealKeys derive_keys(const KeyShare& ours, const KeyExchangeEnd& here, const crypto::Secret& theirs,
                           const KeyExchangeEnd& there, const std::string& secret);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "host/denylist.h"
+#include "host/device_plan.h"
 #include "host/fabric_host.h"
 #include "host/faults.h"
 #include "host/host_error.h"
@@ -24,7 +25,7 @@ namespace {
 // none.
 template <typename T>
 bool assign(T& into, const TomlValue& value, std::string_view name) {
-  if constexpr (!std::is_same_v<T, std::string>)
+  if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>)
     if (const auto* text = std::get_if<std::string>(&value)) return assign(into, with_unit(name, *text), name);
   if constexpr (std::is_same_v<T, std::string>) {
     const auto* text = std::get_if<std::string>(&value);
@@ -52,14 +53,23 @@ bool assign(T& into, const TomlValue& value, std::string_view name) {
   }
 }
 
+template <typename T>
+const char* words_of() {
+  return std::is_same_v<T, std::string> ? "a text"
+         : std::is_same_v<T, bool>      ? "true or false"
+         : std::is_same_v<T, double>    ? "a number"
+                                        : "a whole number";
+}
+
 // What the file says, over what holds where it says nothing.
 DeviceSettings device_of(const TomlTable& table, const std::string& file, DeviceSettings settings) {
   for (const auto& [name, value] : table) {
     bool is_known = false, is_taken = false;
-    std::string allowed = "a value of its type";
+    std::string allowed;
     proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
       if (one.name != name) return;
       is_known = true;
+      allowed = words_of<typename std::remove_cvref_t<decltype(one)>::Value>();
       try {
         is_taken = assign(settings.*one.member, value, name);
       } catch (const HostError& refusal) {
@@ -68,11 +78,11 @@ DeviceSettings device_of(const TomlTable& table, const std::string& file, Device
     });
     if (!is_known)
       throw HostError("device." + name + " is " + to_string(value) + ", in " + file +
-                      "; allowed: settings of this face");
+                      "; allowed: settings of a device");
     if (!is_taken)
       throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: " + allowed);
   }
-  raise_if(proto::within_bounds(settings));
+  raise_if(validate(settings));
   return settings;
 }
 
@@ -128,6 +138,16 @@ double cores() {
 
 }  // namespace
 
+proto::MaybeError validate(const DeviceSettings& settings) {
+  if (auto v = proto::within_bounds(settings)) return v;
+  const std::uint64_t speed = 0;
+  auto verdict = proto::validate(congestion_of(settings, {&speed, 1}, false));
+  if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
+  if (verdict) return verdict;
+  if (settings.seal == "auto" || settings.seal == "on" || settings.seal == "off") return std::nullopt;
+  return proto::refused("seal", settings.seal, "'auto', 'on' or 'off'");
+}
+
 std::string of_process(const char* variable) {
   const char* value = std::getenv(variable);
   return value ? value : "";
@@ -164,6 +184,7 @@ HostSettings read_settings(const Environment& environment) {
     if (std::find(settings.planes.begin(), one, *one) != one)
       throw HostError("each plane once: " + *one + " is there twice");
   if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
+  settings.device.srv6 = settings.fabric != nullptr;  // whose paths they are
   settings.secret = environment("SOFTMRC_SECRET");
   settings.faults = read_faults(environment);
   settings.capture = environment("SOFTMRC_CAPTURE");

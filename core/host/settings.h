@@ -2,10 +2,11 @@
 //
 //   SOFTMRC_PLANES   eth0,eth1: addresses or interfaces; without it those of the file, or what is found
 //   SOFTMRC_CONFIG   a file: planes = ["eth0", "eth1"], and a table [device] with the settings below
-//   SOFTMRC_FABRIC   a fabric's file, and SOFTMRC_HOST a number: this host has that fabric's planes and paths, see
-//   fabric.h SOFTMRC_SECRET   what both ends of a connection have to know SOFTMRC_FAULTS   weather, see faults.h
+//   SOFTMRC_FABRIC   a fabric's file, and SOFTMRC_HOST a number: this host has that fabric's planes and paths
+//   SOFTMRC_SECRET   what both ends of a connection have to know
+//   SOFTMRC_FAULTS   faults on demand, see faults.h
 //   SOFTMRC_CAPTURE  a file for what passes the sockets, as pcapng; %p in its name is the process
-//   SOFTMRC_CONTROL  0: no control socket, see control.h
+//   SOFTMRC_CONTROL  0: no control socket, see control_server.h
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,10 @@
 
 namespace softmrc::host {
 
-// What `softmrc.DeviceConfig` is to Python, by the same names and with the same defaults.
+constexpr double longest_us = 1e12;
+
+// How a device is set, in C++ and in Python (`softmrc.DeviceConfig`). The defaults are for software: coarser timers,
+// and windows that hide scheduling.
 struct DeviceSettings {
   std::uint32_t port = 0;
   std::uint32_t lanes = 0;
@@ -33,6 +37,7 @@ struct DeviceSettings {
   std::uint32_t rekey_s = 3600;
   bool gso = true;
   bool ecn = true;
+  bool srv6 = false;
   bool trimming = false;
   bool prove_addresses = true;
   bool watch_links = true;
@@ -61,44 +66,67 @@ struct DeviceSettings {
     using D = DeviceSettings;
     using proto::setting;
     return std::tuple{
-        setting("port", &D::port, 0, 65'535, "UDP, of every plane"),
-        setting("lanes", &D::lanes, 0, 64, "threads that move packets; 0: by cores"),
-        setting("sockets_per_plane", &D::sockets_per_plane, 1, 256, "source ports"),
-        setting("quantum", &D::quantum, 0, 64, "packets in a row that may share a path; 0: two trains"),
-        setting("mtu", &D::mtu, 0, 16'384, "payload of a full packet; 0: what the links carry"),
-        setting("mtu_limit", &D::mtu_limit, 512, 16'384, "the largest that is chosen"),
-        setting("icrc", &D::icrc, "packets are checked"),
-        setting("seal", &D::seal, "packets are hidden and authentic: auto, on or off"),
-        setting("rekey_packets", &D::rekey_packets, 16, std::uint64_t{1} << 36, "that a key serves"),
-        setting("rekey_s", &D::rekey_s, 10, 86'400, "and how long"),
-        setting("gso", &D::gso, "trains"),
-        setting("ecn", &D::ecn, "marks of congestion"),
-        setting("trimming", &D::trimming, "the network trims"),
-        setting("prove_addresses", &D::prove_addresses, "data goes where a probe was answered"),
-        setting("watch_links", &D::watch_links, "links that go down"),
-        setting("leave_slow_planes", &D::leave_slow_planes, "a plane three times as slow as the others is not used"),
-        setting("spin_us", &D::spin_us, 0, 1e12, "before a lane sleeps"),
-        setting("buffer_bytes", &D::buffer_bytes, 0, 1u << 30, "of a plane"),
-        setting("send_buffer_bytes", &D::send_buffer_bytes, 0, 1u << 30, "of a socket; 0: an eighth of the other"),
-        setting("congestion_control", &D::congestion_control, "the controller"),
-        setting("queue_us", &D::queue_us, 0, 1e7, "the queue that stands in front of each plane"),
-        setting("rate_bps", &D::rate_bps, 0, 100'000'000'000'000, "of all planes; 0: what their links say"),
-        setting("base_rtt_us", &D::base_rtt_us, 0.1, 1e7, "shorter round trips tell of scheduling"),
-        setting("window_bytes", &D::window_bytes, 1, std::uint64_t{1} << 40, "the window is no larger"),
-        setting("reorder_us", &D::reorder_us, 0, 1e7, "how late is lost"),
-        setting("sack_threshold_bytes", &D::sack_threshold_bytes, 1, 1 << 24, "between two SACKs"),
-        setting("sack_gap_us", &D::sack_gap_us, 0, 1e6, "and the time between two"),
-        setting("probe_interval_us", &D::probe_interval_us, 1, 6e7, "between two probes"),
-        setting("answers_per_s", &D::answers_per_s, 0, 10'000'000, "to probes"),
-        setting("mpr", &D::mpr, 8, 255, "window offered, of 128 packets each"),
-        setting("max_wimm", &D::max_wimm, 1, 16'384, "immediates under way"),
-        setting("timeout", &D::timeout, 0, 24, "1.024 us, doubled so often"),
+        setting("port", &D::port, 0, 65'535,
+                "the UDP port of every plane; further lanes have those that follow; 0: any free one"),
+        setting("lanes", &D::lanes, 0, 64,
+                "threads that move packets, each with sockets of its own; 0: by cores, or one where there is a port"),
+        setting("sockets_per_plane", &D::sockets_per_plane, 1, 256,
+                "how many source ports, and so how many paths where the network hashes them"),
+        setting("quantum", &D::quantum, 0, 64,
+                "packets in a row that may share a path; 0: as many as two GSO batches hold"),
+        setting("mtu", &D::mtu, "payload bytes of a full packet; 0: what the links carry, up to mtu_limit"),
+        setting("mtu_limit", &D::mtu_limit, 512, 16'384,
+                "the largest payload that is chosen; four such packets fill a GSO batch"),
+        setting("icrc", &D::icrc, "packets carry and are checked by the ICRC"),
+        setting("seal", &D::seal,
+                "encrypt and authenticate packets: on, off, or auto: with a secret, unless all stays on this machine"),
+        setting("rekey_packets", &D::rekey_packets, 16, std::uint64_t{1} << 36, "after so many packets the next key"),
+        setting("rekey_s", &D::rekey_s, 10, 86'400, "or after so many seconds"),
+        setting("gso", &D::gso, "let the kernel segment batches (UDP GSO)"),
+        setting("ecn", &D::ecn, "send as ECN capable"),
+        setting("srv6", &D::srv6, "EVs are indices of SRv6 carriers, given with each peer"),
+        setting("trimming", &D::trimming, "the network trims and the peers understand it"),
+        setting("prove_addresses", &D::prove_addresses,
+                "send data only where a probe was answered; peers may say any address is theirs"),
+        setting("watch_links", &D::watch_links, "stop using a plane whose link goes down"),
+        setting("leave_slow_planes", &D::leave_slow_planes,
+                "not use a plane whose round trips are three times the others'"),
+        setting("spin_us", &D::spin_us, 0, longest_us, "how long a lane polls before it sleeps"),
+        setting("buffer_bytes", &D::buffer_bytes, 0, 1u << 30, "receive buffer of a plane"),
+        setting("send_buffer_bytes", &D::send_buffer_bytes, 0, 1u << 30,
+                "of each socket; 0: an eighth of buffer_bytes. A short one chooses paths later"),
+        setting("congestion_control", &D::congestion_control, "one of `softmrc._core.controllers()`"),
+        setting("queue_us", &D::queue_us, 0, 1e7,
+                "queue_delay: how much of a queue stands in front of each plane, which hides scheduling"),
+        setting("rate_bps", &D::rate_bps, 0, 100'000'000'000'000,
+                "nscc: of all planes together; 0: what their links say, or 40 Gb/s"),
+        setting("base_rtt_us", &D::base_rtt_us, 0.1, 1e7,
+                "below this, a round trip says more about scheduling than about the network"),
+        setting("window_bytes", &D::window_bytes, 512, std::uint64_t{1} << 40,
+                "the congestion window never grows beyond it: what is in flight should stay in caches"),
+        setting("reorder_us", &D::reorder_us, 0, 1e7,
+                "how much later another packet must have been sent for a missing one to be lost"),
+        setting("sack_threshold_bytes", &D::sack_threshold_bytes, 1, 1 << 24,
+                "that arrive before a SACK is sent unsolicited"),
+        setting("sack_gap_us", &D::sack_gap_us, 0, 1e6,
+                "between two that nobody asked for, unless four times as much has come"),
+        setting("probe_interval_us", &D::probe_interval_us, 1, 6e7, "between probes of a withdrawn EV, at first"),
+        setting("answers_per_s", &D::answers_per_s, 0, 10'000'000,
+                "to probes of all peers together, and a tenth of that to each besides; 0: any number"),
+        setting("mpr", &D::mpr, 8, 255, "of 128 packets each: what may be under way, or have overtaken others"),
+        setting("max_wimm", &D::max_wimm, 1, 16'384, "immediates under way at once"),
+        setting("timeout", &D::timeout, 0, 24, "1.024 µs · 2^timeout: 67 ms"),
         setting("retry_linear", &D::retry_linear, 0, 7, "timeouts of that length"),
-        setting("retry_exponential", &D::retry_exponential, 0, 25, "and of twice the length of the one before"),
-        setting("max_send_wr", &D::max_send_wr, 1, 32'000, "messages under way"),
+        setting(
+            "retry_exponential", &D::retry_exponential, 0, 25,
+            "and of twice the length of the one before: a peer that says nothing is given up after 69 s; 25: for ever"),
+        setting("max_send_wr", &D::max_send_wr, 1, 32'000, "messages that may wait or be under way"),
     };
   }
 };
+
+// What is wrong with a value, whatever the planes are.
+proto::MaybeError validate(const DeviceSettings& settings);
 
 class FabricHost;
 class Denylist;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "host/host_error.h"
+#include "host/settings.h"
 
 namespace softmrc::host {
 namespace {
@@ -34,7 +35,6 @@ constexpr std::array sizes{
 constexpr std::string_view endings_of_rates[] = {"bit/s", "bps", "b/s"};
 constexpr std::string_view blanks = " \t\n\r\f\v";
 constexpr std::size_t max_digits = 18;  // with any scale, their product fits
-constexpr double longest_us = 1e12;
 constexpr int max_doublings = 31;
 constexpr std::uint64_t tick_ns = 1'024;  // of a timeout, times 2^exponent
 
@@ -96,15 +96,6 @@ std::optional<std::uint64_t> quantity(std::string_view text, const std::array<Un
              : std::nullopt;
 }
 
-std::uint64_t or_refused(std::optional<std::uint64_t> found, const char* allowed) {
-  if (!found) throw HostError(allowed);
-  return *found;
-}
-
-std::uint64_t duration_ns(std::string_view text) {
-  return or_refused(quantity(text, durations_ns, false), "a duration with its unit, as 50ms, 1.5s, 200us");
-}
-
 // The least that the protocol can express and that is no shorter.
 std::int64_t timeout_exponent(std::uint64_t ns) {
   for (int exponent = 0; exponent <= max_doublings; ++exponent)
@@ -112,20 +103,32 @@ std::int64_t timeout_exponent(std::uint64_t ns) {
   throw HostError("at most 2,199 s");
 }
 
+std::uint64_t or_refused(std::optional<std::uint64_t> found, const std::string& allowed) {
+  if (!found) throw HostError(allowed);
+  return *found;
+}
+
 }  // namespace
+
+std::uint64_t rate_bps(std::string_view text) {
+  const std::string_view plain = without_blanks(text);
+  std::string allowed = "a rate with its unit, as 100G, 51.2T, 20M";
+  const bool has_unit = !std::all_of(plain.begin(), plain.end(), is_digit);  // who writes 800 means 800G
+  if (!has_unit && plain.find_first_not_of('0') != plain.npos) allowed += "; did you mean " + std::string(plain) + "G?";
+  return or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, allowed);
+}
+
+std::uint64_t duration_ns(std::string_view text) {
+  return or_refused(quantity(text, durations_ns, false), "a duration with its unit, as 50ms, 1.5s, 200us");
+}
 
 TomlValue with_unit(std::string_view name, std::string_view text) {
   if (name == "timeout") return timeout_exponent(duration_ns(text));
   if (name.ends_with("_us")) return std::min(static_cast<double>(duration_ns(text)) / 1e3, longest_us);
-  if (name.ends_with("_bps")) {
-    const std::string_view plain = without_blanks(text);
-    const bool has_unit = !std::all_of(plain.begin(), plain.end(), is_digit);  // who writes 800 means 800G
-    return static_cast<std::int64_t>(
-        or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, "a rate with its unit, as 100G, 51.2T, 20M"));
-  }
+  if (name.ends_with("_bps")) return static_cast<std::int64_t>(rate_bps(text));
   if (name.ends_with("_bytes"))
     return static_cast<std::int64_t>(or_refused(quantity(text, sizes, true), "a size, as 8MiB, 64k, or whole bytes"));
-  throw HostError("a value of its type, without quotes");
+  throw HostError("a number, without quotes");
 }
 
 }  // namespace softmrc::host

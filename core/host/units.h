@@ -1,14 +1,18 @@
-// Settings as people write them, with their units, and as Python's `softmrc.config.text` reads them: rate_bps = "10G",
-// base_rtt_us = "2ms", buffer_bytes = "8MiB", timeout = "67ms". Which unit a setting has, its name says.
+// Quantities as people write them, with their units: rate_bps = "10G", base_rtt_us = "2ms", buffer_bytes = "8MiB",
+// timeout = "67ms". Which unit a setting has, its name says.
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <string_view>
 
 #include "host/toml.h"
 
 namespace softmrc::host {
 
+// Whole bits per second, from text such as 100G or 20Mbit/s; nanoseconds, from 50ms. Throw HostError, whose words are
+// what would be right.
+std::uint64_t rate_bps(std::string_view text);
+std::uint64_t duration_ns(std::string_view text);
 // The plain number that a setting of this name holds when a person has written this. Throws HostError, whose words are
 // what would be right.
 TomlValue with_unit(std::string_view name, std::string_view text);

@@ -95,7 +95,7 @@ void Plugin::read_settings() {
   std::uint64_t mbps = 0;
   std::string names;
   for (const host::LocalPlane& plane : planes) {
-    mbps += plane.speed_bps() ? plane.speed_bps() / 1'000'000 : unknown_speed_mbps;
+    mbps += plane.speed_bps ? plane.speed_bps / 1'000'000 : unknown_speed_mbps;
     names += (names.empty() ? "" : ", ") + udp::text_of(plane.address) +
              (plane.link.empty() ? "" : " on " + plane.link);
   }

@@ -1,15 +1,18 @@
 #include "proto/config.h"
 
+#include <cstdio>
+
 #include "proto/congestion/controller.h"
 
 namespace softmrc::proto {
 
-std::string in_words(Duration value) {
-  std::string text = std::to_string(static_cast<double>(value.ps) / 1e6);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
+std::string in_words(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.12g", value);
   return text;
 }
+
+std::string in_words(Duration value) { return in_words(static_cast<double>(value.ps) / 1e6); }
 
 namespace {
 

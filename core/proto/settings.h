@@ -37,6 +37,7 @@ std::string in_words(T value) {
   return std::to_string(value);
 }
 std::string in_words(Duration value);
+std::string in_words(double value);
 inline std::string in_words(Psn value) { return std::to_string(value.value); }
 
 template <typename T>

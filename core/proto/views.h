@@ -27,6 +27,21 @@ struct QpView {
   std::uint64_t receives_posted = 0;
   std::uint32_t data_ports = 0;
 };
+// What is told of every queue pair by these names.
+#define SOFTMRC_QP_VIEW(X) \
+  X(dest_qpn)              \
+  X(window_bytes)          \
+  X(bytes_in_flight)       \
+  X(packets_in_flight)     \
+  X(messages)              \
+  X(next_psn)              \
+  X(expected_psn)          \
+  X(out_of_order)          \
+  X(base_rtt_us)           \
+  X(smoothed_rtt_us)       \
+  X(receives_posted)       \
+  X(data_ports)
+
 // Nothing: there is no such queue pair, or it has not left RESET.
 std::optional<QpView> view_qp(Endpoint& endpoint, std::uint32_t qpn);
 std::optional<std::vector<Ev>> view_evs(Endpoint& endpoint, std::uint32_t qpn);

@@ -1,4 +1,4 @@
-// The only folder that includes nanobind. Each function below binds one room of the core.
+// The only folder that includes nanobind. Each function below binds one folder of the core.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -55,11 +55,13 @@ class GilRelease {
   PyThreadState* state_;
 };
 
-// Has failed checks and devices of C++ raise softmrc's exceptions, in an extension that calls it.
+// Translates C++ exceptions into those of softmrc.errors, in the extension that calls it.
 void register_exceptions();
 
-// Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
+// Raises ConfigError for a value that is not allowed, UsageError for a call at the wrong time.
 void raise_if(const proto::MaybeError& verdict);
+
+[[noreturn]] void raise_config_error(const std::string& field, nanobind::handle value, const std::string& allowed);
 
 // By its name; none for none.
 std::optional<collectives::Algorithm> algorithm_of(const std::optional<std::string>& name);

@@ -4,7 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 #include "wire/pcapng.h"
 
 namespace softmrc::python {

@@ -1,10 +1,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "host/device_plan.h"
+#include "host/host_error.h"
+#include "host/toml.h"
+#include "host/units.h"
 #include "proto/congestion/controller.h"
 #include "proto/transmit.h"
 #include "python/bind.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 #include "udp/gso.h"
 #include "wire/sealed.h"
 
@@ -54,6 +58,18 @@ nb::class_<Struct> bind_settings(nb::module_& m, nb::dict& declared, const char*
   return c;
 }
 
+// What a person wrote, as a number; ConfigError names the field.
+template <std::uint64_t (*read)(std::string_view)>
+std::uint64_t quantity(const std::string& field, const nb::object& value) {
+  std::string text;
+  if (!nb::try_cast(value, text) && PyLong_CheckExact(value.ptr())) text = nb::str(value).c_str();
+  try {
+    return read(text);
+  } catch (const host::HostError& refusal) {
+    raise_config_error(field, value, refusal.what());
+  }
+}
+
 }  // namespace
 
 void bind_config(nb::module_& m) {
@@ -67,6 +83,9 @@ void bind_config(nb::module_& m) {
       .value("SRV6", wire::EvFormat::srv6);
 
   nb::dict declared;
+  auto device = bind_settings<host::DeviceSettings>(m, declared, "DeviceConfig",
+                                                    "A node on real sockets. The defaults are for software: coarser "
+                                                    "timers, and windows that hide scheduling.");
   bind_settings<EndpointConfig>(m, declared, "EndpointConfig", "One node.");
   bind_settings<EvProfile>(m, declared, "EvProfile",
                            "The paths of a queue pair: how many, and where their entropy values come from.")
@@ -83,6 +102,25 @@ void bind_config(nb::module_& m) {
   bind_settings<InitAttributes>(m, declared, "InitAttributes", "RESET → INIT.");
   bind_settings<RtrAttributes>(m, declared, "RtrAttributes", "INIT → RTR: what is needed to receive.");
   bind_settings<RtsAttributes>(m, declared, "RtsAttributes", "RTR → RTS: what is needed to send.");
+  device.def("check", [](const host::DeviceSettings& d) { raise_if(host::validate(d)); })
+      .def("congestion",
+           [](const host::DeviceSettings& d, const std::vector<std::uint64_t>& speeds_bps, bool stays_here) {
+    return host::congestion_of(d, speeds_bps, stays_here);
+  }, nb::arg("speeds_bps"), nb::arg("stays_here"));
+  m.def("as_rate_bps", &quantity<host::rate_bps>, nb::arg("field"), nb::arg("value").none());
+  m.def("as_duration_ns", &quantity<host::duration_ns>, nb::arg("field"), nb::arg("value").none(),
+        "Nanoseconds, from text such as `50ms`.");
+  m.def("with_unit", [](const std::string& name, const nb::object& text) -> nb::object {
+    std::string plain;
+    nb::try_cast(text, plain);
+    try {
+      const host::TomlValue value = host::with_unit(name, plain);
+      if (const auto* whole = std::get_if<std::int64_t>(&value)) return nb::cast(*whole);
+      return nb::cast(std::get<double>(value));
+    } catch (const host::HostError& refusal) {
+      raise_config_error(name, text, refusal.what());
+    }
+  }, nb::arg("name"), nb::arg("text"), "What a setting of this name holds when a person has written this.");
   m.def("settings", [declared] { return declared; },
         "Every setting, as declared: by class, its meaning and rows of (name, default, bounds, meaning).");
   m.attr("RETRY_FOREVER") = retry_forever;

@@ -6,11 +6,12 @@
 #include <cstring>
 
 #include "control/control_server.h"
+#include "host/device_plan.h"
 #include "host/faults.h"
 #include "host/host_error.h"
 #include "python/bind.h"
 #include "python/engine_views.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 #include "udp/device_error.h"
 #include "udp/views.h"
 
@@ -18,7 +19,9 @@ namespace nb = nanobind;
 
 namespace softmrc::python {
 
+using namespace nb::literals;
 using namespace udp;
+using host::LocalPlane;
 
 namespace {
 
@@ -139,8 +142,8 @@ nb::bytes poll_events(Device& device, std::size_t most) {
   return nb::bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(proto::Event));
 }
 
-// Python may do anything while it makes an object, wait for another thread included. So nothing of it is made while the
-// engine is ours: what is asked for is copied first (udp/views.h), and told afterwards.
+// Making a Python object may run any code, which may wait for another thread. So none is made while the engine is
+// locked: values are copied first (udp/views.h) and converted afterwards.
 
 nb::list plane_rows(Device& device) {
   nb::list rows;
@@ -201,32 +204,51 @@ nb::dict fault_stats(Device& device, std::uint32_t plane) {
   return d;
 }
 
-void bind_plans(nb::module_& m) {
-  nb::class_<DeviceConfig> plan(m, "DevicePlan");
-  plan.def(nb::init<>())
-      .def_rw("engine", &DeviceConfig::engine)
-      .def_rw("lanes", &DeviceConfig::lanes)
-      .def_rw("watches_links", &DeviceConfig::watches_links)
-      .def_rw("port_burst", &DeviceConfig::port_burst)
-      .def_prop_rw("icrc", [](const DeviceConfig& p) { return p.sender.icrc; },
-                   [](DeviceConfig& p, bool on) { p.sender.icrc = on; })
-      .def_prop_rw("gso", [](const DeviceConfig& p) { return p.sender.gso; },
-                   [](DeviceConfig& p, bool on) { p.sender.gso = on; })
-      .def_prop_rw("ecn", [](const DeviceConfig& p) { return p.sender.ecn; },
-                   [](DeviceConfig& p, bool on) { p.sender.ecn = on; })
-      .def_prop_rw("rekey_packets", [](const DeviceConfig& p) { return p.seal.key_update.packets; },
-                   [](DeviceConfig& p, std::uint64_t packets) { p.seal.key_update.packets = packets; })
-      .def_prop_rw("rekey_s", [](const DeviceConfig& p) { return p.seal.key_update.after.ps / 1'000'000'000'000; },
-                   [](DeviceConfig& p, std::int64_t s) { p.seal.key_update.after = seconds(s); })
-      .def("add_plane", [](DeviceConfig& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
-                           const std::string& interface, const std::string& link, std::uint32_t sockets, bool any_local,
-                           std::uint32_t buffer_bytes, std::uint32_t send_buffer_bytes) {
-    p.planes.push_back(
-        {address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes, send_buffer_bytes});
-  });
-  plan.def_prop_rw("spin_us", [](const DeviceConfig& p) { return static_cast<double>(p.spin.ps) / 1e6; },
-                   [](DeviceConfig& p, double us) { p.spin = Duration{static_cast<std::int64_t>(us * 1e6)}; });
+nb::object ip_address(const wire::Address& address) {
+  return nb::module_::import_("ipaddress").attr("ip_address")(to_bytes({address.bytes.data(), address.size()}));
+}
 
+nb::tuple fields_of(const LocalPlane& plane) {
+  return nb::make_tuple(ip_address(plane.address), plane.interface, plane.link, plane.link_mtu, plane.speed_bps);
+}
+
+void bind_planes(nb::module_& m) {
+  nb::class_<LocalPlane>(m, "LocalPlane", "One plane of a device, resolved.")
+      .def("__init__",
+           [](LocalPlane* self, const nb::object& address, const std::string& interface, const std::string& link,
+              std::uint32_t link_mtu, std::uint64_t speed_bps) {
+    new (self)
+        LocalPlane{address_of(nb::cast<nb::bytes>(address.attr("packed"))), interface, link, link_mtu, speed_bps};
+  },
+           "address"_a, "interface"_a, "link"_a, "link_mtu"_a, "speed_bps"_a = 0)
+      .def_prop_ro("address", [](const LocalPlane& plane) { return ip_address(plane.address); },
+                   nb::sig("def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address"))
+      .def_ro("interface", &LocalPlane::interface, "It is bound to it; empty: it follows the routes.")
+      .def_ro("link", &LocalPlane::link, "The interface that has the address; empty where none does.")
+      .def_ro("link_mtu", &LocalPlane::link_mtu)
+      .def_ro("speed_bps", &LocalPlane::speed_bps,
+              "What the kernel said of the link; 0 where it does not know, as of loopback and veth, or guesses.")
+      .def_prop_ro("scope_id", &LocalPlane::scope_id)
+      .def_prop_ro("payload_mtu", [](const LocalPlane& plane) { return plane.payload_mtu(); },
+                   "The largest payload whose packet fits the link.")
+      .def("payload_mtu_with",
+           [](const LocalPlane& plane, std::uint32_t overhead) {
+    return plane.payload_mtu(overhead - proto::longest_data_headers);
+  }, "overhead"_a, "The same with so many bytes around the payload.")
+      .def("__str__", [](const LocalPlane& plane) { return host::to_string(plane); })
+      .def("__repr__", [](const LocalPlane& plane) { return "<LocalPlane " + host::to_string(plane) + ">"; })
+      .def("__hash__", [](const LocalPlane& plane) {
+    return nb::hash(fields_of(plane));
+  }).def("__eq__", [](const LocalPlane& plane, const LocalPlane& other) {
+    return fields_of(plane).equal(fields_of(other));
+  }, nb::is_operator(), nb::sig("def __eq__(self, arg: object, /) -> bool"));
+  m.attr("SMALLEST_MTU") = host::smallest_mtu;
+  m.attr("PAYLOAD_UNIT") = host::payload_unit;
+  m.def("resolve_plane", &host::resolve, "name"_a, "why"_a = "", "links"_a = host::sys_class_net);
+  m.def("link_speed", &host::link_speed, "link"_a, "links"_a = host::sys_class_net);
+  m.def("payload_mtu", [](const std::vector<LocalPlane>& planes) { return host::payload_mtu(planes); }, "planes"_a);
+  m.def("choose_mtu", &host::choose_mtu, "planes"_a, "wanted"_a, "limit"_a);
+  m.def("sealed_mtu", &host::sealed_mtu, "planes"_a, "plain"_a);
   nb::class_<PeerPlane>(m, "PeerPlane")
       .def("__init__", [](PeerPlane* self, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
                           std::vector<std::uint16_t> source_ports) {
@@ -312,7 +334,7 @@ void bind_engine_calls(Class& c) {
            [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, SealKeys* seal) {
     raise_if(d.modify_rtr(qpn, a, seal));
   }, nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
-      // Seconds since the peer was heard under this queue pair's keys; it is asked for another sign of life.
+      // Seconds since the peer was heard under this queue pair's keys; it is probed.
       .def("ask", [](Device& d, std::uint32_t qpn) { return static_cast<double>(d.lane_of(qpn).ping(qpn).ps) / 1e12; },
            nb::arg("qpn"))
       .def("modify_rts",
@@ -400,7 +422,7 @@ std::string set_weather(Device& device) {
   return said;
 }
 
-// Path, and why there is none.
+// The path, and where there is none, why.
 nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mtu, const std::string& settings,
                        std::vector<std::uint64_t> speeds_bps) {
   bool is_wanted = true;
@@ -419,15 +441,19 @@ nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mt
 }  // namespace
 
 void bind_device(nb::module_& m) {
-  bind_plans(m);
+  bind_planes(m);
   m.def("set_weather", &set_weather);
   m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"),
         nb::arg("speeds_bps"));
   nb::class_<Device> device(m, "Device");
-  device.def("__init__", [](Device* self, const DeviceConfig& plan) {
+  device.def("__init__",
+             [](Device* self, const host::DeviceSettings& settings, const std::vector<LocalPlane>& planes,
+                std::uint32_t mtu, std::uint32_t lanes) {
+    const DeviceConfig plan = host::device_plan(settings, planes, mtu, lanes);
     raise_if(validate(plan));
     new (self) Device(plan);
-  });
+  },
+             "settings"_a, "planes"_a, "mtu"_a, "lanes"_a);
   bind_engine_calls(device);
   device.def("close", &Device::close, nb::call_guard<GilRelease>())
       .def_prop_ro("is_closed", &Device::is_closed)

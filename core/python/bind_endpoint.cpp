@@ -8,7 +8,7 @@
 #include "proto/endpoint.h"
 #include "python/bind.h"
 #include "python/engine_views.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 
 namespace nb = nanobind;
 

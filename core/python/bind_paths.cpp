@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 
 namespace softmrc::python {
 namespace {
@@ -25,7 +25,7 @@ nb::bytes expand(const nb::bytes& ev, const nb::tuple& layout) {
 wire::BitField bit_field(const nb::object& t) {
   if (t.is_none()) return {};
   const nb::tuple pair = nb::cast<nb::tuple>(t);
-  return {item<std::uint8_t>(pair, 0), item<std::uint8_t>(pair, 1)};
+  return {nb::cast<std::uint8_t>(pair[0]), nb::cast<std::uint8_t>(pair[1])};
 }
 
 nb::bytes computed_destination(std::uint32_t block, const Usids& usids, const nb::object& plane_in_usid,
@@ -44,11 +44,11 @@ nb::bytes computed_destination(std::uint32_t block, const Usids& usids, const nb
   return to_bytes(address);
 }
 
-std::variant<nb::tuple, std::string> parse_srh(const nb::bytes& data) {
+std::variant<nb::object, std::string> parse_srh(const nb::bytes& data) {
   wire::Srh srh;
   std::size_t size = 0;
   switch (wire::parse_srh(view(data), srh, size)) {
-    case wire::SrhError::none: return nb::make_tuple(to_tuple(srh), size);
+    case wire::SrhError::none: return to_object(srh);
     case wire::SrhError::truncated: return "shorter than its own length";
     case wire::SrhError::not_srh: return "a routing header of another type";
     case wire::SrhError::too_many_segments: return "more than 8 segments";
@@ -63,9 +63,9 @@ void bind_entropy(nb::module_& m) {
   m.def("validate_layout", [](const nb::tuple& layout, unsigned room) {
     require(wire::validate(layout_from(layout), room));
   }, "layout"_a, "room"_a);
-  m.def("path_of", [](const nb::bytes& expanded) { return to_tuple(wire::path_of(ev_bytes_from(expanded))); },
+  m.def("path_of", [](const nb::bytes& expanded) { return to_object(wire::path_of(ev_bytes_from(expanded))); },
         "expanded"_a);
-  m.def("ev_of_path", [](const nb::tuple& path) {
+  m.def("ev_of_path", [](nb::handle path) {
     wire::EvBytes ev{};
     require(wire::ev_of_path(path_from(path), ev));
     return to_bytes(ev);
@@ -105,17 +105,17 @@ void bind_srv6(nb::module_& m) {
   m.def("build_path", [](std::uint32_t block, const Usids& usids) {
     wire::Path path;
     require(wire::build_path(block, usids, path));
-    return to_tuple(path);
+    return to_object(path);
   }, "block"_a, "usids"_a);
-  m.def("path_usids", [](const nb::tuple& path) { return wire::path_usids(path_from(path)); }, "path"_a);
-  m.def("advance_path", [](const nb::tuple& path) -> std::optional<nb::tuple> {
+  m.def("path_usids", [](nb::handle path) { return wire::path_usids(path_from(path)); }, "path"_a);
+  m.def("advance_path", [](nb::handle path) -> std::optional<nb::object> {
     wire::Path moved = path_from(path);
     if (!wire::advance_path(moved)) return std::nullopt;
-    return to_tuple(moved);
+    return to_object(moved);
   }, "path"_a);
   m.def("parse_srh", &parse_srh, "data"_a);
-  m.def("emit_srh", [](const nb::tuple& t) {
-    const wire::Srh srh = srh_from(t);
+  m.def("emit_srh", [](nb::handle object) {
+    const wire::Srh srh = srh_from(object);
     std::vector<std::uint8_t> out(srh.size());
     wire::emit_srh(srh, out.data());
     return to_bytes(out);

@@ -7,7 +7,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 #include "wire/describe.h"
 #include "wire/icrc.h"
 
@@ -17,41 +17,43 @@ namespace {
 using namespace nb::literals;
 
 // What the bytes mean, or why they are refused.
-using Parsed = std::variant<nb::tuple, std::string>;
+using Parsed = std::variant<nb::object, std::string>;
 
 Parsed parse_packet(const nb::bytes& data, bool has_icrc, bool trimmed, std::uint32_t elided_payload) {
   wire::Packet packet;
   const wire::ParseError refusal = wire::parse(view(data), {has_icrc, trimmed, elided_payload}, packet);
   if (refusal != wire::ParseError::none) return std::string(wire::reason_of(refusal));
-  return to_tuple(packet);
+  return to_object(packet, trimmed && std::holds_alternative<wire::Write>(packet.body));
 }
 
-nb::bytes emit_packet(const nb::tuple& t, bool trimmed) {
-  const wire::Packet packet = packet_from(t);
+bool is_trimmed(nb::handle packet) { return nb::cast<bool>(packet.attr("trimmed")); }
+
+nb::bytes emit_packet(nb::handle object) {
+  const wire::Packet packet = packet_from(object);
   std::vector<std::uint8_t> out(std::max(wire::packet_size(packet), wire::max_header_size));
-  const std::size_t size = trimmed ? wire::emit_trimmed(packet, out.data()) : wire::emit(packet, out);
+  const std::size_t size = is_trimmed(object) ? wire::emit_trimmed(packet, out.data()) : wire::emit(packet, out);
   return to_bytes({out.data(), size});
 }
 
-wire::FrameOptions options_from(bool has_link_header, std::uint16_t udp_port, const nb::tuple& dscp) {
+wire::FrameOptions options_from(bool has_link_header, std::uint16_t udp_port, nb::handle dscp) {
   return {has_link_header, udp_port, dscp_from(dscp)};
 }
 
-Parsed parse_frame(const nb::bytes& data, bool has_link_header, std::uint16_t udp_port, const nb::tuple& dscp) {
+Parsed parse_frame(const nb::bytes& data, bool has_link_header, std::uint16_t udp_port, nb::handle dscp) {
   wire::Frame frame;
   const auto verdict = wire::parse_frame(view(data), options_from(has_link_header, udp_port, dscp), frame);
   if (!verdict.ok()) return wire::reason_of(verdict);
-  return to_tuple(frame);
+  return to_object(frame);
 }
 
-nb::bytes emit_frame(const nb::tuple& t) {
-  const wire::Frame frame = frame_from(t);
+nb::bytes emit_frame(nb::handle object) {
+  const wire::Frame frame = frame_from(object);
   std::vector<std::uint8_t> out(wire::frame_size(frame) + wire::max_header_size);
   return to_bytes({out.data(), wire::emit_frame(frame, out)});
 }
 
 nb::bytes trim_frame(const nb::bytes& data, bool last_hop, bool has_link_header, std::uint16_t udp_port,
-                     const nb::tuple& dscp) {
+                     nb::handle dscp) {
   const wire::Bytes in = view(data);
   std::vector<std::uint8_t> frame(in.begin(), in.end());
   const std::size_t size = wire::trim(frame, last_hop, options_from(has_link_header, udp_port, dscp));
@@ -60,7 +62,7 @@ nb::bytes trim_frame(const nb::bytes& data, bool last_hop, bool has_link_header,
 
 wire::CrcMethod method_from(unsigned method) { return static_cast<wire::CrcMethod>(method); }
 
-std::uint32_t icrc_of_pieces(const nb::tuple& route, const std::vector<nb::bytes>& pieces, unsigned method,
+std::uint32_t icrc_of_pieces(nb::handle route, const std::vector<nb::bytes>& pieces, unsigned method,
                              std::uint32_t ipv4_identity) {
   std::size_t size = wire::icrc_size;
   for (const auto& piece : pieces) size += piece.size();
@@ -111,15 +113,13 @@ void bind_icrc(nb::module_& m) {
   m.def("crc32_rounds", &crc32_rounds, "data"_a, "rounds"_a, "method"_a);
   m.def("carryless_available", &wire::carryless_available);
   m.def("seal",
-        [](const nb::tuple& route, const nb::bytes& udp_payload,
-           std::uint32_t ipv4_identity) -> std::optional<nb::bytes> {
+        [](nb::handle route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) -> std::optional<nb::bytes> {
     const wire::Bytes in = view(udp_payload);
     std::vector<std::uint8_t> out(in.begin(), in.end());
     if (!wire::append_icrc(route_from(route), out, ipv4_identity)) return std::nullopt;
     return to_bytes(out);
-  },
-        "route"_a, "udp_payload"_a, "ipv4_identity"_a);
-  m.def("verify", [](const nb::tuple& route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) {
+  }, "route"_a, "udp_payload"_a, "ipv4_identity"_a);
+  m.def("verify", [](nb::handle route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) {
     return wire::verify(route_from(route), view(udp_payload), ipv4_identity);
   }, "route"_a, "udp_payload"_a, "ipv4_identity"_a);
 }
@@ -128,9 +128,9 @@ void bind_icrc(nb::module_& m) {
 
 void bind_wire(nanobind::module_& m) {
   m.def("parse", &parse_packet, "data"_a, "has_icrc"_a, "trimmed"_a, "elided_payload"_a);
-  m.def("emit", &emit_packet, "packet"_a, "trimmed"_a);
-  m.def("describe", [](const nb::tuple& t, bool trimmed) { return wire::describe(packet_from(t), trimmed); },
-        "packet"_a, "trimmed"_a);
+  m.def("emit", &emit_packet, "packet"_a);
+  m.def("describe", [](nb::handle packet) { return wire::describe(packet_from(packet), is_trimmed(packet)); },
+        "packet"_a);
   m.attr("WRONG_PORT") = wire::reason_of(wire::FrameResult{wire::FrameError::wrong_port}).c_str();
   m.def("parse_frame", &parse_frame, "data"_a, "has_link_header"_a, "udp_port"_a, "dscp"_a);
   m.def("udp_payload", [](const nb::bytes& data, bool has_link_header) {
@@ -138,9 +138,8 @@ void bind_wire(nanobind::module_& m) {
   }, "data"_a, "has_link_header"_a);
   m.def("emit_frame", &emit_frame, "frame"_a);
   m.def("trim", &trim_frame, "data"_a, "last_hop"_a, "has_link_header"_a, "udp_port"_a, "dscp"_a);
-  m.def("dscp_of", [](const nb::tuple& t, const nb::tuple& map) {
-    return wire::dscp_of(packet_from(t), dscp_from(map));
-  }, "packet"_a, "map"_a);
+  m.def("dscp_of", [](nb::handle packet, nb::handle map) { return wire::dscp_of(packet_from(packet), dscp_from(map)); },
+        "packet"_a, "map"_a);
   m.def("names", &all_names);
   bind_icrc(m);
   bind_paths(m);

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "python/bind.h"
-#include "python/wire_tuples.h"
+#include "python/wire_values.h"
 
 namespace nb = nanobind;
 
@@ -44,19 +44,8 @@ nb::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view) {
   d["state"] = view->state;
   if (!view->has_left_reset) return d;
 #define X(name) d[#name] = view->name;
-  X(dest_qpn)
+  SOFTMRC_QP_VIEW(X)
   X(peer)
-  X(window_bytes)
-  X(bytes_in_flight)
-  X(packets_in_flight)
-  X(messages)
-  X(next_psn)
-  X(expected_psn)
-  X(out_of_order)
-  X(base_rtt_us)
-  X(smoothed_rtt_us)
-  X(receives_posted)
-  X(data_ports)
 #undef X
   nb::list by_port;
   for (const std::uint64_t bytes : view->port_window_bytes) by_port.append(bytes);

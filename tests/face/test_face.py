@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parts
-from softmrc.config import DeviceConfig, planes
+from softmrc.config import DeviceConfig
 from softmrc.config import text as written
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.denylist import Denylist, DenylistEntry
@@ -29,14 +29,6 @@ from softmrc.fabric.description import parse
 from softmrc.fabric.host import FabricHost
 from softmrc.fabric.shape import link_name
 from softmrc.torch import settings
-
-ONLY_IN_PYTHON = {"srv6"}  # paths of a fabric
-
-
-def test_settings_have_the_names_and_defaults_of_python() -> None:
-    known = {one.name: one.default for one in dataclasses.fields(DeviceConfig) if one.name not in ONLY_IN_PYTHON}
-    assert parts.face_settings({})["device"] == known
-
 
 VALUES = {
     "lanes": st.integers(1, 64),
@@ -165,26 +157,6 @@ def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
     assert parts.face_settings({"SOFTMRC_CAPTURE": "/tmp/x-%p.pcapng"})["capture"] == f"/tmp/x-{os.getpid()}.pcapng"
     with pytest.raises(ValueError, match="SOFTMRC_PLANES"):
         parts.face_settings({"SOFTMRC_PLANES": " , "})
-
-
-@pytest.mark.parametrize("name", ["127.0.0.1", "127.0.0.3", "lo", "127.0.0.1%lo", "::1"])
-def test_planes_are_those_of_python(name: str) -> None:
-    try:
-        theirs = planes.resolve(name)
-    except OSError as error:
-        with pytest.raises(ValueError):
-            parts.face_plane(name)
-        pytest.skip(str(error))
-    address, interface, link, mtu, payload, speed = parts.face_plane(name)
-    assert address == theirs.address.packed
-    assert (interface, link, mtu) == (theirs.interface, theirs.link, theirs.link_mtu)
-    assert (payload, speed) == (theirs.payload_mtu, theirs.speed_bps)
-
-
-def test_planes_that_are_none_are_refused() -> None:
-    for name in ("nonsense0", "127.0.0.1%nonsense0", "300.1.1.1", ""):
-        with pytest.raises(ValueError, match="interface"):
-            parts.face_plane(name)
 
 
 def test_faults_are_read() -> None:
@@ -457,7 +429,6 @@ def test_paths_of_a_fabric_are_those_of_python(tmp_path_factory, text: str, data
     )
     assert ours["is_of_fabric"] and ours["planes"] == theirs.planes
     expected = dataclasses.asdict(DeviceConfig(**theirs.settings(quantum=7)))
-    assert expected.pop("srv6")
     assert ours["device"] == expected
 
 

@@ -63,12 +63,6 @@ nb::dict settings_of(const std::map<std::string, std::string>& environment) {
   return found;
 }
 
-nb::tuple plane_of(const std::string& name) {
-  const LocalPlane plane = told([&] { return resolve(name); });
-  return nb::make_tuple(to_python({plane.address.bytes.data(), plane.address.size()}), plane.interface, plane.link,
-                        plane.link_mtu, plane.payload_mtu(), plane.speed_bps());
-}
-
 nb::list faults_of(const std::string& text, std::size_t planes) {
   nb::list rows;
   for (const udp::Faults& f : told([&] { return parse_faults(text, planes); })) {
@@ -195,13 +189,6 @@ void bind_host(nb::module_& m) {
   });
   m.def("face_json", [](const std::string& text) { return told([&] { return parse_json(text).text(); }); },
         "JSON that was read, as it is written.");
-  m.def("face_bounds", [] {
-    nb::dict found;
-    proto::each_setting<DeviceSettings>([&](const auto& one) {
-      if (one.bounds) found[one.name] = nb::make_tuple(one.bounds->first, one.bounds->second);
-    });
-    return found;
-  }, "The least and the most that each setting of a device may be.");
   m.def("face_settings", settings_of);
   m.def("face_keys", [](std::uint32_t qpn) {
     const KeyShare ours = make_key_share(), theirs = make_key_share();
@@ -217,7 +204,6 @@ void bind_host(nb::module_& m) {
     if (fd < 0) throw nb::value_error(why.c_str());
     return fd;
   });
-  m.def("face_plane", plane_of);
   m.def("face_faults", faults_of);
   m.def("hmac_sha256", [](const nb::bytes& key, const nb::bytes& text) {
     return to_python(hmac_sha256(from_python(key), from_python(text)));

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from loopback import connect, drain, eventually, pair
 
-from softmrc.config.planes import LocalPlane, chosen_mtu
+from softmrc.config.planes import LocalPlane, choose_mtu
 from softmrc.device import Device, PeerPlane
 from softmrc.engine import CompletionStatus, EventType, QpState
 from softmrc.errors import ConfigError, UsageError
@@ -232,8 +232,8 @@ def test_settings_are_checked_by_name() -> None:
     with pytest.raises(ConfigError, match="at most 16384, the most that a packet holds"):
         Device(["127.0.0.1"], mtu=1 << 15)
     with pytest.raises(ConfigError, match="at most 1408, which is what the links carry"):
-        chosen_mtu([LocalPlane(ipaddress.ip_address("10.0.0.1"), "", "eth0", 1_500)], 1 << 15, 1 << 15)
-    with pytest.raises(ConfigError, match="mtu_limit = 100 is not allowed: at least 512"):
+        choose_mtu([LocalPlane(ipaddress.ip_address("10.0.0.1"), "", "eth0", 1_500)], 1 << 15, 1 << 15)
+    with pytest.raises(ConfigError, match="mtu_limit = 100 is not allowed: 512 to 16384"):
         Device(["127.0.0.1"], mtu_limit=100)
     with pytest.raises(ConfigError, match="planes"):
         Device([])

@@ -6,7 +6,6 @@ import ipaddress
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_payloads_leave_room_for_the_seal() -> None:
         assert device.payload(True) == device.payload(False) == device.mtu, "loopback has room"
         narrow = list(device.local_planes)
         for link_mtu, plain, sealed in ((1500, 1408, 1280), (9000, 8832, 8832)):
-            planes_of = [replace(plane, link_mtu=link_mtu) for plane in narrow]
+            planes_of = [LocalPlane(plane.address, plane.interface, plane.link, link_mtu) for plane in narrow]
             assert planes.payload_mtu(planes_of) == plain
             assert planes.sealed_mtu(planes_of, plain) == sealed
             whole = sealed + _core.LONGEST_SEALED_OVERHEAD + planes.UDP_BYTES + 20

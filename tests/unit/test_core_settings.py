@@ -11,6 +11,7 @@ import pytest
 from softmrc import _core, config
 from softmrc.config import (
     CcProfile,
+    DeviceConfig,
     EndpointConfig,
     EvFormat,
     EvMode,
@@ -47,6 +48,9 @@ def made(cls: type, **given: Any) -> Any:
 
 def use(settings: Any, ports: int = 1) -> None:
     """Has the core judge them."""
+    if isinstance(settings, DeviceConfig):
+        settings.checked()
+        return
     endpoint = Endpoint(settings if isinstance(settings, EndpointConfig) else EndpointConfig(ports=ports))
     if isinstance(settings, EvProfile):
         endpoint.add_ev_profile(settings)
@@ -97,14 +101,15 @@ def test_every_value_arrives(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "name", "bounds"), BOUNDED, ids=[f"{kind}.{name}" for kind, name, _ in BOUNDED])
 def test_bounds_are_where_they_are_said_to_be(kind: str, name: str, bounds: tuple[Any, Any]) -> None:
     cls = getattr(config, kind)
+    needs = {other: value for other, value in NEEDS.get(name, {}).items() if hasattr(cls, other)}
     for end, beyond in zip(bounds, (-math.inf, math.inf), strict=True):
         if (name, end) not in UNREACHED:
-            use(made(cls, **NEEDS.get(name, {}) | {name: end}))
+            use(made(cls, **needs | {name: end}))
         outside = math.nextafter(end, beyond) if isinstance(end, float) else end + (1 if beyond > 0 else -1)
         if name.endswith("_us"):
             outside = end + math.copysign(max(1e-5, abs(end) * 1e-9), beyond)  # the core counts picoseconds
         with pytest.raises(ConfigError) as caught:
-            use(made(cls, **NEEDS.get(name, {}) | {name: outside}))
+            use(made(cls, **needs | {name: outside}))
         assert caught.value.field == name
         assert caught.value.allowed and str(caught.value).startswith(f"{name} = ")
 

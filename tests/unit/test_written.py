@@ -68,9 +68,9 @@ def test_what_is_wrong_is_named_with_what_would_be_right(table: dict[str, object
 
 @given(st.integers(1, 2_000_000_000_000))
 def test_a_timeout_is_no_shorter_than_wanted_and_less_than_twice_as_long(ns: int) -> None:
-    exponent = text.timeout_exponent(ns)
-    assert text.TICK_NS << exponent >= ns
-    assert exponent == 0 or text.TICK_NS << (exponent - 1) < ns
+    exponent = text.setting("timeout", f"{ns}ns")
+    assert 1024 << exponent >= ns
+    assert exponent == 0 or 1024 << (exponent - 1) < ns
 
 
 @given(st.sampled_from(NAMES), st.one_of(st.none(), st.text(max_size=8), st.floats(), st.integers(), st.booleans()))

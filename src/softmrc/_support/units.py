@@ -9,70 +9,31 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from softmrc import _core
+from softmrc._core import as_duration_ns as as_duration_ns
 from softmrc.errors import ConfigError
 
-_QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ%]*?)(?:bit/s|bps|b/s)?\s*$")
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 LONGEST_TEXT = 100
 SLOWEST_BPS = 1_000_000  # of a link
-_RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_DURATIONS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
-_SIZES = {"": 1, "B": 1, "k": 10**3, "kB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}
-_SIZES |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-def _split(field: str, value: object, allowed: str) -> tuple[Fraction, str]:
-    match = _QUANTITY.match(value) if isinstance(value, str) and len(value) <= LONGEST_TEXT else None
-    if match is None:
-        raise ConfigError(field, value, allowed)
-    return Fraction(match[1]), match[2]
 
 
 def as_rate_bps(field: str, value: object) -> int:
     """Bits per second, from a whole number or from text such as `100G` or `20Mbit/s`. A text without a unit is refused,
     and a number that no link has: who writes 800 means 800G."""
-    allowed = "a rate with its unit, as 100G, 51.2T, 20M"
-    if isinstance(value, str) and value.strip().isdigit():
-        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?" if value.strip(" 0") else allowed)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if 0 < value < SLOWEST_BPS:
-            raise ConfigError(field, value, f"{allowed}; did you mean {value}G?")
-        rate = Fraction(value)
-    else:
-        number, suffix = _split(field, value, allowed)
-        if suffix not in _RATES:
-            raise ConfigError(field, value, allowed)
-        rate = number * _RATES[suffix]
-    if rate.denominator != 1 or rate <= 0:
-        raise ConfigError(field, value, allowed)
-    return int(rate)
-
-
-def as_duration_ns(field: str, value: object) -> int:
-    """Nanoseconds, from text such as `50ms`."""
-    allowed = "a duration with its unit, as 50ms, 1.5s, 200us"
-    number, suffix = _split(field, value, allowed)
-    if suffix not in _DURATIONS_NS or number <= 0:
-        raise ConfigError(field, value, allowed)
-    return int(number * _DURATIONS_NS[suffix])
-
-
-def as_bytes(field: str, value: object) -> int:
-    """Bytes, from text such as `8MiB` or `64k`."""
-    allowed = "a size, as 8MiB, 64k, or whole bytes"
-    number, suffix = _split(field, value, allowed)
-    size = number * _SIZES.get(suffix, 0)
-    if size.denominator != 1 or size <= 0:
-        raise ConfigError(field, value, allowed)
-    return int(size)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= SLOWEST_BPS:
+        return value
+    return _core.as_rate_bps(field, value)
 
 
 def as_share(field: str, value: object) -> float:
     """A share of one, from `1%` or `0.01`."""
     allowed = "a share, as 1% or 0.01"
-    number, suffix = _split(field, str(value) if isinstance(value, (int, float)) else value, allowed)
-    if suffix not in ("", "%"):
+    text = str(value) if isinstance(value, (int, float)) else value
+    match = _SHARE.fullmatch(text) if isinstance(text, str) and len(text) <= LONGEST_TEXT else None
+    if match is None:
         raise ConfigError(field, value, allowed)
-    share = float(number / 100 if suffix else number)
+    share = float(Fraction(match[1]) / (100 if match[2] else 1))
     if not 0 <= share <= 1:
         raise ConfigError(field, value, allowed)
     return share

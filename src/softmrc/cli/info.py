@@ -25,7 +25,7 @@ from softmrc._support.subprocesses import python_command
 from softmrc.cli import agent
 from softmrc.cli.terminal import terminal
 from softmrc.config import DeviceConfig, environment, interfaces
-from softmrc.config.planes import resolve
+from softmrc.config.planes import resolve, speed_text
 from softmrc.errors import MrcError
 from softmrc.lab import bpf
 from softmrc.torch import GPU_FILES
@@ -52,7 +52,7 @@ def _planes() -> list[Fact]:
         shown = []
         for name in chosen.planes:
             plane = resolve(name, chosen.why)
-            shown.append(f"{plane} ({plane.speed or 'speed not known'}, MTU {plane.link_mtu:,})")
+            shown.append(f"{plane} ({speed_text(plane) or 'speed not known'}, MTU {plane.link_mtu:,})")
         return [Fact("planes", ", ".join(shown) + f"; {chosen.why}")]
     except MrcError as error:
         return [

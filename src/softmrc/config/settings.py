@@ -11,6 +11,51 @@ from softmrc._core import EvFormat, EvMode
 
 
 @dataclass(frozen=True)
+class DeviceConfig:
+    """A node on real sockets. The defaults are for software: coarser timers, and windows that hide scheduling."""
+
+    port: int = 0  # the UDP port of every plane; further lanes have those that follow; 0: any free one
+    lanes: int = 0  # threads that move packets, each with sockets of its own; 0: by cores, or one where there is a port
+    sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
+    quantum: int = 0  # packets in a row that may share a path; 0: as many as two GSO batches hold
+    mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
+    mtu_limit: int = 16_256  # the largest payload that is chosen; four such packets fill a GSO batch
+    icrc: bool = True  # packets carry and are checked by the ICRC
+    # encrypt and authenticate packets: on, off, or auto: with a secret, unless all stays on this machine
+    seal: str = "auto"
+    rekey_packets: int = 68_719_476_736  # after so many packets the next key
+    rekey_s: int = 3_600  # or after so many seconds
+    gso: bool = True  # let the kernel segment batches (UDP GSO)
+    ecn: bool = True  # send as ECN capable
+    srv6: bool = False  # EVs are indices of SRv6 carriers, given with each peer
+    trimming: bool = False  # the network trims and the peers understand it
+    prove_addresses: bool = True  # send data only where a probe was answered; peers may say any address is theirs
+    watch_links: bool = True  # stop using a plane whose link goes down
+    leave_slow_planes: bool = True  # not use a plane whose round trips are three times the others'
+    spin_us: float = 50.0  # how long a lane polls before it sleeps
+    buffer_bytes: int = 8_388_608  # receive buffer of a plane
+    send_buffer_bytes: int = 0  # of each socket; 0: an eighth of buffer_bytes. A short one chooses paths later
+    congestion_control: str = "queue_delay"  # one of `softmrc._core.controllers()`
+    queue_us: float = 1_000.0  # queue_delay: how much of a queue stands in front of each plane, which hides scheduling
+    rate_bps: int = 0  # nscc: of all planes together; 0: what their links say, or 40 Gb/s
+    base_rtt_us: float = 2_000.0  # below this, a round trip says more about scheduling than about the network
+    # the congestion window never grows beyond it: what is in flight should stay in caches
+    window_bytes: int = 2_097_152
+    reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
+    sack_threshold_bytes: int = 65_536  # that arrive before a SACK is sent unsolicited
+    sack_gap_us: float = 50.0  # between two that nobody asked for, unless four times as much has come
+    probe_interval_us: float = 1_000.0  # between probes of a withdrawn EV, at first
+    answers_per_s: int = 10_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
+    mpr: int = 64  # of 128 packets each: what may be under way, or have overtaken others
+    max_wimm: int = 1_024  # immediates under way at once
+    timeout: int = 16  # 1.024 µs · 2^timeout: 67 ms
+    retry_linear: int = 7  # timeouts of that length
+    # and of twice the length of the one before: a peer that says nothing is given up after 69 s; 25: for ever
+    retry_exponential: int = 8
+    max_send_wr: int = 4_096  # messages that may wait or be under way
+
+
+@dataclass(frozen=True)
 class EndpointConfig:
     """One node."""
 

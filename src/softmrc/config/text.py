@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from softmrc._support.units import as_bytes, as_duration_ns, as_rate_bps
-from softmrc.config import LONGEST_US, DeviceConfig
+from softmrc import _core
+from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError, did_you_mean
 
-TICK_NS = 1_024  # times 2^timeout
-MAX_DOUBLINGS = 31
 KINDS = {one.name: str(one.type) for one in fields(DeviceConfig)}
 
 
@@ -36,8 +34,8 @@ def device(table: Any, path: str) -> dict[str, Any]:
 def setting(name: str, value: Any) -> Any:
     """What a field holds when a person has written this."""
     kind = KINDS[name]
-    if isinstance(value, str) and kind != "str":
-        return _quantity(name, value)
+    if isinstance(value, str) and kind in ("int", "float"):
+        return _core.with_unit(name, value)
     if kind == "int" and isinstance(value, float) and value.is_integer():
         return int(value)  # 1e9
     expected = {"bool": bool, "str": str, "int": int, "float": int | float}[kind]
@@ -45,27 +43,6 @@ def setting(name: str, value: Any) -> Any:
         words = {"bool": "true or false", "str": "a text", "int": "a whole number", "float": "a number"}[kind]
         raise ConfigError(name, value, words + _or_units(name))
     return value
-
-
-def _quantity(name: str, text: str) -> Any:
-    if name == "timeout":
-        return timeout_exponent(as_duration_ns(name, text))
-    if name.endswith("_bps"):
-        return as_rate_bps(name, text)
-    if name.endswith("_bytes"):
-        return as_bytes(name, text)
-    if name.endswith("_us"):
-        return min(as_duration_ns(name, text) / 1e3, LONGEST_US)
-    words = "true or false" if KINDS[name] == "bool" else "a number, without quotes"
-    raise ConfigError(name, text, words)
-
-
-def timeout_exponent(ns: int) -> int:
-    """The least timeout that the protocol can express and that is no shorter."""
-    for exponent in range(MAX_DOUBLINGS + 1):
-        if TICK_NS << exponent >= ns:
-            return exponent
-    raise ConfigError("timeout", f"{ns / 1e9:g} s", f"at most {(TICK_NS << MAX_DOUBLINGS) / 1e9:,.0f} s")
 
 
 def _or_units(name: str) -> str:

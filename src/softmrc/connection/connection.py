@@ -7,12 +7,11 @@ import contextlib
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core
-from softmrc._core import SealKeys
+from softmrc._core import LocalPlane, SealKeys
 from softmrc.config import RtrAttributes, bounds, whole_payload
 from softmrc.connection import keys as sealing
 from softmrc.connection import path_check, validate
@@ -317,7 +316,7 @@ class Connection:
     def _narrowed(self) -> str:
         """Links that carried our packets when the device was made, and are too narrow for them now."""
         rows = zip(self.device.local_planes, self.device.planes(), strict=True)
-        now = [replace(plane, link_mtu=row["link_mtu"]) for plane, row in rows]
+        now = [LocalPlane(plane.address, plane.interface, plane.link, row["link_mtu"]) for plane, row in rows]
         around = _core.LONGEST_SEALED_OVERHEAD if self.is_sealed else _core.LONGEST_PACKET_OVERHEAD
         narrow = [
             f"{one.link} (MTU {one.link_mtu:,})"

@@ -24,12 +24,10 @@ from softmrc.config import (
     LONGEST_US,
     CcProfile,
     DeviceConfig,
-    EndpointConfig,
     EvFormat,
     EvMode,
     EvProfile,
-    RtrAttributes,
-    RtsAttributes,
+    bounds,
     quantity,
     to_native,
 )
@@ -42,14 +40,14 @@ from softmrc.device.narrow_paths import NarrowPaths
 from softmrc.device.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.device.queue_pair import QueuePair
 from softmrc.device.width import lanes_here
-from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
+from softmrc.engine import EVENT, EventType, EvState, QpState, RefusedPacket
 from softmrc.errors import ConfigError, DeviceError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 
 log = logging.getLogger(__name__)
 
 MAX_EVS = 1024  # of one queue pair
-MAX_SOCKETS = 256  # of one plane
+_, MAX_SOCKETS = bounds(DeviceConfig, "sockets_per_plane")
 SHARES = ("drop", "duplicate", "reorder", "corrupt", "mark", "trim")
 ANY_QPN = 3
 DELAYS = ("delay_us", "reorder_delay_us")
@@ -98,20 +96,6 @@ def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfi
         raise ConfigError(name, more[name], f"a field of DeviceConfig{did_you_mean(name, known)}")
     made = DeviceConfig(**more) if config is None else config
     return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
-
-
-@functools.lru_cache(8)
-def _check_queue_pairs(config: DeviceConfig) -> None:
-    """Have the engine look at what queue pairs will be given, now and not when the first peer comes; once for each
-    configuration."""
-    endpoint = Endpoint()
-    endpoint.add_ev_profile(EvProfile(count=1))
-    endpoint.add_cc_profile(config.cc_profile())
-    endpoint.create_cq()
-    qp = endpoint.create_qp(ANY_QPN)
-    qp.init()
-    qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=ANY_QPN))
-    qp.rts(0, RtsAttributes(**config.sending()))
 
 
 def _remedy(error: OSError, sockets: int, why: str) -> str:
@@ -179,16 +163,13 @@ class Device:
         self._routes = routes
         self._denied = denylist.at_start() if routes is not None else None
         self.config = _config_of(config, more)
-        if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MAX_SOCKETS:
-            raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MAX_SOCKETS}")
         if isinstance(planes, str):
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
             raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
         self.local_planes = plane_names.resolve_all(planes, why)
         self.stays_here = all(plane.address.is_loopback for plane in self.local_planes)  # nothing of it passes a cable
-        self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
-        _check_queue_pairs(self.config)
+        self.mtu: int = plane_names.choose_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         self._regions: set[MemoryRegion] = set()
         self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
@@ -199,11 +180,11 @@ class Device:
         self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
         if self.config.port:
             shutdown.release_port(self.config.port)
-        plan = self._plan()
+        lanes = self.config.lanes or lanes_here(self.config.port)
         try:
-            self._native = _core.Device(plan)
+            self._native = _core.Device(to_native(self.config), self.local_planes, self.mtu, lanes)
         except DeviceError as error:
-            sockets = plan.lanes * len(self.local_planes) * self.config.sockets_per_plane
+            sockets = lanes * len(self.local_planes) * self.config.sockets_per_plane
             raise DeviceError(error.errno, f"{error.strerror}{_remedy(error, sockets, why)}") from None
         self.weather = _core.set_weather(self._native)  # that the environment asks for
         if self.weather:
@@ -228,47 +209,8 @@ class Device:
         reason = f" ({why})" if why else ""
         lanes = f"{self.lanes} lane{'s' * (self.lanes > 1)}"
         rate = rate_text(self._cc_profile().rate_bps)
-        known = "" if self.config.rate_bps or all(plane.speed for plane in self.local_planes) else " assumed"
+        known = "" if self.config.rate_bps or all(plane.speed_bps for plane in self.local_planes) else " assumed"
         return f"planes {names}{reason}; {lanes}, payload {self.mtu:,} B, {rate}b/s{known}"
-
-    def _plan(self) -> Any:
-        config = self.config
-        plan = _core.DevicePlan()
-        plan.engine = to_native(
-            EndpointConfig(
-                seed=secrets.randbits(63),
-                secret=secrets.randbits(64),
-                ports=len(self.local_planes),
-                sack_threshold_bytes=config.sack_threshold_bytes,
-                sack_gap_us=config.sack_gap_us,
-                trim_nack=config.trimming,
-                peer_trim_nack=config.trimming,
-                announces_ports=True,
-                proves_addresses=config.prove_addresses,
-                probe_interval_us=config.probe_interval_us,
-                answers_per_s=config.answers_per_s,
-            )
-        )
-        plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
-        plan.rekey_packets, plan.rekey_s = config.rekey_packets, config.rekey_s
-        plan.watches_links = config.watch_links
-        plan.spin_us = config.spin_us
-        plan.lanes = whole("lanes", config.lanes, 32) or lanes_here(config.port)
-        if config.send_buffer_bytes:
-            plan.port_burst = max(1, config.send_buffer_bytes // self.mtu)
-        for plane in self.local_planes:
-            plan.add_plane(
-                plane.address.packed,
-                plane.scope_id,
-                whole("port", config.port, 16),
-                plane.interface,
-                plane.link,
-                config.sockets_per_plane,
-                config.srv6,
-                whole("buffer_bytes", config.buffer_bytes, 32),
-                whole("send_buffer_bytes", config.send_buffer_bytes, 32),
-            )
-        return plan
 
     def _open_control(self) -> str:
         """Where this device can be asked and told (docs/control.md); empty where it cannot."""
@@ -604,7 +546,7 @@ class Device:
             return "<Device, closed>"
         rows = self.planes()
         facts = [
-            [p.speed] * bool(p.speed) + ["down"] * (not r["is_up"])
+            [plane_names.speed_text(p)] * bool(p.speed_bps) + ["down"] * (not r["is_up"])
             for p, r in zip(self.local_planes, rows, strict=True)
         ]
         shown = ", ".join(

@@ -40,13 +40,13 @@ def icrc(
     On the wire its least significant byte comes first. `identification` and `dont_fragment` are the IPv4 header's.
     """
     identity = identification << 16 | (_DONT_FRAGMENT if dont_fragment else 0)
-    value: int = _native.icrc(route._native(), [bytes(p) for p in pieces], int(method), identity)
+    value: int = _native.icrc(route, [bytes(p) for p in pieces], int(method), identity)
     return value
 
 
 def seal(route: Route, packet: bytes) -> bytes:
     """The packet with its ICRC behind it: the whole UDP payload."""
-    sealed: bytes | None = _native.seal(route._native(), bytes(packet) + bytes(ICRC_SIZE), _DONT_FRAGMENT)
+    sealed: bytes | None = _native.seal(route, bytes(packet) + bytes(ICRC_SIZE), _DONT_FRAGMENT)
     if sealed is None:
         raise ConfigError("packet", f"{len(packet)} bytes", "at least the 12 bytes of a BTH")
     return sealed
@@ -54,7 +54,7 @@ def seal(route: Route, packet: bytes) -> bytes:
 
 def verify(route: Route, udp_payload: bytes) -> bool:
     """Whether the last four bytes are the ICRC of what precedes them."""
-    good: bool = _native.verify(route._native(), bytes(udp_payload), _DONT_FRAGMENT)
+    good: bool = _native.verify(route, bytes(udp_payload), _DONT_FRAGMENT)
     return good
 
 

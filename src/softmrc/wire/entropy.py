@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from softmrc import _core
 from softmrc._core import wire as _native
@@ -48,9 +49,6 @@ class EvField(Checked):
         """How many bits of an EV it takes."""
         return self.mask.bit_count()
 
-    def _native(self) -> tuple[int, ...]:
-        return (self.width, self.init_val, self.min, self.max, self.mask)
-
 
 def _ev(ev: int) -> int:
     return as_integer("ev", ev, 0, 0xFFFFFFFF)
@@ -69,13 +67,13 @@ def ev_of(source_port: int, flow_label: int = 0) -> int:
     return ev
 
 
-def layout(widths: Sequence[int], fields: Sequence[EvField]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def layout(widths: Sequence[int], fields: Sequence[EvField]) -> tuple[tuple[int, ...], tuple[EvField, ...]]:
     """The widths of a format and the fields of a profile, as the core takes them."""
     checked = tuple(as_integer(f"widths[{i}]", w, 1, EV_BITS) for i, w in enumerate(widths))
     for i, f in enumerate(fields):
         if not isinstance(f, EvField):
             raise ConfigError(f"fields[{i}]", f, "an EvField")
-    return checked, tuple(f._native() for f in fields)
+    return checked, tuple(fields)
 
 
 def as_ev(name: str, ev: object) -> bytes:
@@ -124,10 +122,11 @@ def _widths(widths: Sequence[int]) -> list[int]:
 
 def path_of(expanded: bytes) -> Path:
     """The path that a value of the SRV6 format names: a destination, and a segment to go on to if there is one."""
-    return Path._from_native(_native.path_of(as_ev("expanded", expanded)))
+    path: Any = _native.path_of(as_ev("expanded", expanded))
+    return path
 
 
 def ev_of_path(path: Path) -> bytes:
     """A path as an EV of 32 bytes; one with more than a single segment behind its destination does not fit."""
-    ev: bytes = _native.ev_of_path(path._native())
+    ev: bytes = _native.ev_of_path(path)
     return ev

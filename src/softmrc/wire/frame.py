@@ -31,11 +31,8 @@ class DscpMap(Checked):
         """The code point that a packet travels with."""
         if packet.trimmed:
             return self.trimmed
-        dscp: int = _native.dscp_of(packet._to_native(), self._native())
+        dscp: int = _native.dscp_of(packet, self)
         return dscp
-
-    def _native(self) -> tuple[int, ...]:
-        return (self.no_trim, self.trimmable, self.trimmable_retx, self.trimmed, self.trimmed_last_hop, self.control)
 
 
 DEFAULT_DSCP = DscpMap()
@@ -79,14 +76,6 @@ class Outer:
             self.source, path, flow_label=self.flow_label, hop_limit=self.hop_limit,
             dscp=dscp if self.dscp is None else self.dscp, ecn=ecn if self.ecn is None else self.ecn,
         )  # fmt: skip
-
-    def _native(self) -> tuple[object, ...]:
-        return (self.source.packed, self.path._native(), self.flow_label, self.dscp, int(self.ecn or 0), self.hop_limit)
-
-    @classmethod
-    def _from_native(cls, native: tuple[Any, ...]) -> Self:
-        source, path, label, dscp, ecn, hops = native
-        return cls(source, Path._from_native(path), flow_label=label, dscp=dscp, ecn=ecn, hop_limit=hops)
 
 
 def _as_mac(name: str, value: object) -> str:
@@ -139,6 +128,8 @@ class Frame(Checked):
         if self.dscp == -1:
             object.__setattr__(self, "dscp", DEFAULT_DSCP.of(self.packet))
         super().__post_init__()
+        if self.sealed is not None:
+            object.__setattr__(self, "sealed", SealKey(*self.sealed))
         for name in ("source_mac", "destination_mac"):
             object.__setattr__(self, name, _as_mac(f"Frame.{name}", getattr(self, name)))
         if self.outer is not None:
@@ -173,27 +164,10 @@ class Frame(Checked):
     ) -> Self:
         """Read a frame; one that carries no MRC packet raises `Refused`. A wrong checksum is reported, not refused.
         `udp_port` is MRC's, or None: whichever it is. `Record.parse` knows that of what was captured."""
-        native = _native.parse_frame(bytes(data), link_header, udp_port or ANY_PORT, dscp_map._native())
+        native: Any = _native.parse_frame(bytes(data), link_header, udp_port or ANY_PORT, dscp_map)
         if isinstance(native, str):
             raise Refused("frame", native, len(data))
-        return cls._from_native(native)
-
-    @classmethod
-    def _from_native(cls, native: tuple[Any, ...]) -> Self:
-        (packet, route, label, dscp, ecn, hops, trimmed, outer, source_mac, destination_mac, identification,
-         dont_fragment, udp_checksum, icrc, sealed) = native  # fmt: skip
-        return cls(
-            Packet._from_native(packet, trimmed), Route._from_native(route), label, dscp, ecn, hops,
-            None if outer is None else Outer._from_native(outer), source_mac.hex(":"), destination_mac.hex(":"),
-            identification, dont_fragment, udp_checksum, icrc, None if sealed is None else SealKey(*sealed),
-        )  # fmt: skip
-
-    def _native(self) -> tuple[object, ...]:
-        outer = None if self.outer is None else self.outer._native()
-        macs = [bytes.fromhex(mac.replace(":", "")) for mac in (self.source_mac, self.destination_mac)]
-        return (self.packet._to_native(), self.route._native(), self.flow_label, self.dscp, int(self.ecn),
-                self.hop_limit, self.trimmed, outer, *macs, self.identification, self.dont_fragment,
-                int(self.udp_checksum), int(self.icrc))  # fmt: skip
+        return native
 
     @property
     def ev(self) -> int:
@@ -218,7 +192,7 @@ class Frame(Checked):
             raise ConfigError(
                 "Frame.sealed", self.sealed, "None: an encrypted packet cannot be written without its keys"
             )
-        data: bytes = _native.emit_frame(self._native())
+        data: bytes = _native.emit_frame(self)
         if not data:
             size = len(bytes(self.packet))
             raise ConfigError("Frame.packet", f"{size} bytes", "a packet whose length an IP header can tell (65535)")
@@ -237,5 +211,5 @@ def trim(
 
     It is cut after RETH, its lengths are rewritten, it is marked TRIMMED in every IP header, and its checksums go.
     """
-    data: bytes = _native.trim(bytes(frame), last_hop, link_header, udp_port, dscp_map._native())
+    data: bytes = _native.trim(bytes(frame), last_hop, link_header, udp_port, dscp_map)
     return data or None

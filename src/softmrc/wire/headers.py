@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from softmrc.errors import ConfigError
 from softmrc.wire.fields import Checked, as_integer, bits, flag, named, signed
@@ -26,10 +25,6 @@ class Bth(Checked):
     timestamped: bool = flag()
     psn: int = bits(24)
 
-    def _native(self) -> tuple[object, ...]:
-        return (int(self.opcode), self.solicited, self.migration, self.pad, self.version, self.p_key, self.dqp,
-                self.ack_request, self.retransmission, self.timestamped, self.psn)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Timestamp(Checked):
@@ -38,9 +33,6 @@ class Timestamp(Checked):
     ticks: int = bits(16)
     fine: bool = flag()  # tsr: the ticks are of another, finer unit
     ftype: int = bits(4, 1)
-
-    def _native(self) -> tuple[object, ...]:
-        return (self.ticks, self.fine, self.ftype)
 
 
 def as_timestamp(name: str, value: object) -> Timestamp:
@@ -93,11 +85,6 @@ class Write(Checked):
         if not self.trimmed and self.payload_size == 0 and not is_empty:
             raise ConfigError("Write.payload", self.payload, "bytes, none only for a message that has none (dmalen 0)")
 
-    def _native(self) -> tuple[object, ...]:
-        stamp = None if self.timestamp is None else self.timestamp._native()
-        return (self.rqmsn, self.msn, self.va, self.rkey, self.dmalen, self.imm, stamp, self.payload,
-                self.payload_size)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Ack(Checked):
@@ -105,9 +92,6 @@ class Ack(Checked):
 
     syndrome: Syndrome = named(Syndrome, Syndrome.ACK)
     msn: int = bits(24)
-
-    def _native(self) -> tuple[object, ...]:
-        return (int(self.syndrome), self.msn)
 
 
 @dataclass(frozen=True)
@@ -119,9 +103,6 @@ class CcState(Checked):
     restore_cwnd: bool = flag()
     rcv_cwnd_pen: int = bits(7)
     rcvd_bytes: int = bits(24)
-
-    def _native(self) -> tuple[object, ...]:
-        return (self.tx_timestamp, self.ooo_count, self.restore_cwnd, self.rcv_cwnd_pen, self.rcvd_bytes)
 
 
 @dataclass(frozen=True)
@@ -157,10 +138,6 @@ class Sack(Checked):
         base = self.cack_psn + self.sack_offset
         return [(base + i) & 0xFFFFFF for i in range(64) if self.bitmap >> i & 1]
 
-    def _native(self) -> tuple[object, ...]:
-        return (int(self.mark), self.answers_probe, self.ack_psn_offset, self.entropy, self.spdcid, self.dpdcid,
-                self.cack_psn, self.cc_flags, self.mpr, self.sack_offset, self.bitmap, self.cc._native())  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Nack(Checked):
@@ -174,10 +151,6 @@ class Nack(Checked):
     nack_psn: int = bits(24)
     cc_flags: int = bits(4)
     tx_timestamp: int = bits(16)
-
-    def _native(self) -> tuple[object, ...]:
-        return (int(self.reason), self.vendor, self.entropy, self.spdcid, self.dpdcid, self.nack_psn, self.cc_flags,
-                self.tx_timestamp)  # fmt: skip
 
 
 class _Timestamped(Checked):
@@ -201,9 +174,6 @@ class Probe(_Timestamped):
     dpdcid: int = bits(16)
     timestamp: Timestamp = field(default_factory=Timestamp)
 
-    def _native(self) -> tuple[object, ...]:
-        return (self.vendor, self.probe_id, self.spdcid, self.dpdcid, self.timestamp._native())
-
 
 @dataclass(frozen=True)
 class EndpointRequest(_Timestamped):
@@ -215,9 +185,6 @@ class EndpointRequest(_Timestamped):
     key: int = bits(64)  # 0: none follows
     timestamp: Timestamp = field(default_factory=Timestamp)
 
-    def _native(self) -> tuple[object, ...]:
-        return (int(self.op), self.vendor, self.port_status_mask, self.key, self.timestamp._native())
-
 
 @dataclass(frozen=True)
 class EndpointResponse(_Timestamped):
@@ -227,9 +194,6 @@ class EndpointResponse(_Timestamped):
     key: int = bits(64)  # 0: none follows
     timestamp: Timestamp = field(default_factory=Timestamp)
     service_ns: int = bits(32)  # how long the answer was in the making; 0: not told
-
-    def _native(self) -> tuple[object, ...]:
-        return (int(self.op), self.key, self.timestamp._native(), self.service_ns)
 
 
 Body = Write | Ack | Sack | Nack | Probe | EndpointRequest | EndpointResponse
@@ -247,19 +211,3 @@ def body_type(opcode: Opcode) -> type[Body]:
         Opcode.NACK: Nack,
         Opcode.PROBE: Probe,
     }[opcode]
-
-
-def body_from_native(opcode: Opcode, t: tuple[Any, ...], trimmed: bool) -> Body:
-    """The body that the core has read; its tuples list the fields in the order of the classes here."""
-    kind: Any = body_type(opcode)
-    if opcode.is_write:
-        *front, imm, stamp, payload, size = t
-        body = kind(*front, None if trimmed else imm, stamp and Timestamp(*stamp), payload, size, trimmed)
-    elif opcode is Opcode.SACK:
-        body = kind(*t[:-1], CcState(*t[-1]))
-    elif opcode in (Opcode.ACKNOWLEDGE, Opcode.NACK):
-        body = kind(*t)
-    else:
-        body = kind(*(Timestamp(*one) if isinstance(one, tuple) else one for one in t))
-    assert isinstance(body, Body)
-    return body

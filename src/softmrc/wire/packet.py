@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Any
 
 from softmrc._core import wire as _native
 from softmrc.errors import ConfigError, RemoteError, UsageError
@@ -16,7 +16,6 @@ from softmrc.wire.headers import (
     Nack,
     Sack,
     Write,
-    body_from_native,
     body_type,
 )
 from softmrc.wire.names import Opcode
@@ -69,29 +68,24 @@ class Packet:
         object.__setattr__(self, "body", body)
 
     @classmethod
-    def parse(cls, data: bytes, *, icrc: bool = False, trimmed: bool = False, elided_payload: int = 0) -> Self:
+    def parse(cls, data: bytes, *, icrc: bool = False, trimmed: bool = False, elided_payload: int = 0) -> Packet:
         """Read a packet; bytes that are none raise `Refused`.
 
         `icrc` says that the last four bytes are the ICRC (which `softmrc.wire.verify` checks, not this), `trimmed`
         that a switch has cut the packet after RETH, `elided_payload` that so many payload bytes were sent but are
         not here.
         """
-        native = _native.parse(bytes(data), icrc, trimmed, elided_payload)
+        native: Any = _native.parse(bytes(data), icrc, trimmed, elided_payload)
         if isinstance(native, str):
             raise Refused("packet", native, len(data))
-        return cls._from_native(native, trimmed)
+        return native
 
-    @classmethod
-    def _from_native(cls, native: tuple[Any, Any], trimmed: bool = False) -> Self:
-        bth = Bth(*native[0])
-        self = cls.__new__(cls)
-        object.__setattr__(self, "bth", bth)
-        trimmed = trimmed and bth.opcode.is_write
-        object.__setattr__(self, "body", body_from_native(bth.opcode, native[1], trimmed))
-        return self
-
-    def _to_native(self) -> tuple[object, object]:
-        return (self.bth._native(), self.body._native())
+    @staticmethod
+    def _of(bth: Bth, body: Body) -> Packet:
+        packet = Packet.__new__(Packet)
+        object.__setattr__(packet, "bth", bth)
+        object.__setattr__(packet, "body", body)
+        return packet
 
     @property
     def opcode(self) -> Opcode:
@@ -117,7 +111,7 @@ class Packet:
 
     def describe(self) -> str:
         """One line in words, its columns aligned with those of other packets."""
-        line: str = _native.describe(self._to_native(), self.trimmed)
+        line: str = _native.describe(self)
         return line
 
     def __getattr__(self, name: str) -> Any:
@@ -132,7 +126,7 @@ class Packet:
         raise UsageError(f"packets do not change; packet.replace({name}={value!r}) makes a new one")
 
     def __bytes__(self) -> bytes:
-        data: bytes = _native.emit(self._to_native(), self.trimmed)
+        data: bytes = _native.emit(self)
         return data
 
     def __eq__(self, other: object) -> bool:
@@ -144,20 +138,13 @@ class Packet:
         return hash((self.bth, self.body))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.bth, self.body))
+        return (Packet._of, (self.bth, self.body))
 
     def __repr__(self) -> str:
         return f"<Packet {' '.join(self.describe().split())}>"
 
     def __str__(self) -> str:
         return self.describe()
-
-
-def _rebuild(bth: Bth, body: Body) -> Packet:
-    packet = Packet.__new__(Packet)
-    object.__setattr__(packet, "bth", bth)
-    object.__setattr__(packet, "body", body)
-    return packet
 
 
 def _allowed_fields(kind: type[Body]) -> str:

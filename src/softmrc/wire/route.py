@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Self
 
 from softmrc.errors import ConfigError
 from softmrc.wire.fields import as_integer
@@ -54,10 +53,3 @@ class Route:
     @property
     def is_v4(self) -> bool:
         return self.destination.version == 4
-
-    def _native(self) -> tuple[object, ...]:
-        return (self.source.packed, self.destination.packed, self.source_port, self.destination_port)
-
-    @classmethod
-    def _from_native(cls, native: tuple[Any, ...]) -> Self:
-        return cls(*native)

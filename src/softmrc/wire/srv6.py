@@ -77,23 +77,14 @@ class Srh(Checked):
     @classmethod
     def parse(cls, data: bytes) -> Self:
         """Read the header at the front of `data`."""
-        native = _native.parse_srh(bytes(data))
+        native: Any = _native.parse_srh(bytes(data))
         if isinstance(native, str):
             raise Refused("SRH", native, len(data))
-        return cls._from_native(native[0])
+        return native
 
     def __bytes__(self) -> bytes:
-        data: bytes = _native.emit_srh(self._native())
+        data: bytes = _native.emit_srh(self)
         return data
-
-    def _native(self) -> tuple[object, ...]:
-        packed = tuple(s.packed for s in self.segments)
-        return (self.next_header, self.segments_left, self.flags, self.tag, packed)
-
-    @classmethod
-    def _from_native(cls, native: tuple[Any, ...]) -> Self:
-        next_header, segments_left, flags, tag, segments = native
-        return cls(tuple(IPv6Address(s) for s in segments), segments_left, flags, tag, next_header)
 
 
 @dataclass(frozen=True, init=False)
@@ -110,29 +101,23 @@ class Path:
     @classmethod
     def through(cls, block: int, usids: Sequence[int]) -> Self:
         """The path along these uSIDs; from the seventh on they travel in a reduced SRH."""
-        return cls._from_native(_native.build_path(_block(block), _usids(usids)))
+        path: Any = _native.build_path(_block(block), _usids(usids))
+        return path
 
     @property
     def usids(self) -> list[int]:
         """The uSIDs still ahead."""
-        usids: list[int] = _native.path_usids(self._native())
+        usids: list[int] = _native.path_usids(self)
         return usids
 
     def advance(self) -> Path | None:
         """The path after the next switch, or None where it ends."""
-        native = _native.advance_path(self._native())
-        return None if native is None else Path._from_native(native)
+        path: Any = _native.advance_path(self)
+        return path
 
     def __str__(self) -> str:
         block = int(self.destination) >> 96
         return f"{block >> 16:x}:{block & 0xFFFF:x}/" + ">".join(f"{usid:x}" for usid in self.usids)
-
-    def _native(self) -> tuple[object, ...]:
-        return (self.destination.packed, None if self.srh is None else self.srh._native())
-
-    @classmethod
-    def _from_native(cls, native: tuple[Any, ...]) -> Self:
-        return cls(native[0], None if native[1] is None else Srh._from_native(native[1]))
 
 
 @dataclass(frozen=True)
