@@ -17,6 +17,7 @@ from softmrc.connection import connect, listen
 from softmrc.device import Device
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
+from softmrc_bench.browser import wait_until
 from softmrc_bench.page import FABRIC, VERDICT, a_mapped_lab, a_page
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
@@ -84,18 +85,18 @@ def main(folder: Path | None) -> None:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
         Job(lab, Path(name)),
         a_mapped_lab(lab) as watch,
-        a_page(Path(name), watch) as browser,
+        a_page(watch) as browser,
     ):
         time.sleep(CALM_S)
         lab.fail(CABLE, "down")
-        browser.wait(f"{VERDICT}.includes('{CABLE} is dead')", 30)
+        wait_until(browser, f"{VERDICT}.includes('{CABLE} is dead')", 30)
         time.sleep(BROKEN_S)
         for title, width, height in (("dash", 1280, 1060), ("dash-telephone", 400, 1300)):
             for scheme in ("light", "dark") if folder else ("light",):
-                browser.size(width, height)
-                browser.prefer(scheme)
+                browser.set_viewport_size({"width": width, "height": height})
+                browser.emulate_media(color_scheme=scheme)
                 time.sleep(1)
-                browser.picture(pictures / f"{title}{'-dark' if scheme == 'dark' else ''}.png")
+                browser.screenshot(path=pictures / f"{title}{'-dark' if scheme == 'dark' else ''}.png")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from softmrc.errors import DeviceError, MrcError
 from softmrc.lab import Lab, bpf
 from softmrc.ops.mapper import Mapper
 from softmrc.ops.mapper.lab_fabric import LabFabric, lab_settings
-from softmrc_bench.browser import CHROMIUM, Browser, a_browser
+from softmrc_bench.browser import CHROMIUM, chromium_page, wait_until
 
 VERDICT = "document.getElementById('verdict').textContent"
 FABRIC = """
@@ -63,12 +61,12 @@ def a_site(watch: Any = None, page: bool = False, token: str = "") -> Iterator[i
 
 
 @contextmanager
-def a_page(folder: Path, watch: Any) -> Iterator[Browser]:
+def a_page(watch: Any) -> Iterator[Any]:
     """The page, open in a browser, and past its first words."""
-    with a_site(watch, page=True) as port, a_browser(folder / "profile") as browser:
-        browser.size(1200, 900)
-        browser.open(f"http://127.0.0.1:{port}/")
-        browser.wait(f"document.getElementById('verdict') && {VERDICT} != '…'", 30)
+    with a_site(watch, page=True) as port, chromium_page() as browser:
+        browser.set_viewport_size({"width": 1200, "height": 900})
+        browser.goto(f"http://127.0.0.1:{port}/")
+        wait_until(browser, f"document.getElementById('verdict') && {VERDICT} != '…'", 30)
         yield browser
 
 
@@ -95,13 +93,12 @@ def page_seconds(pulls: int = 5) -> dict[str, Any]:
         with (
             Lab.up(FABRIC, f"page{os.getpid()}") as lab,
             a_mapped_lab(lab) as watch,
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-            a_page(Path(folder), watch) as browser,
+            a_page(watch) as browser,
         ):
             for cable in cables:
-                browser.wait(f"{VERDICT} == 'all is well'", 60)
+                wait_until(browser, f"{VERDICT} == 'all is well'", 60)
                 lab.fail(cable, "down")
-                took.append(browser.wait(f"{VERDICT}.includes('{cable} is dead')", 30))
+                took.append(wait_until(browser, f"{VERDICT}.includes('{cable} is dead')", 30))
                 lab.heal()
     except (ImportError, MrcError) as error:
         return {"page_seconds": None, "page_not_measured": str(error)}

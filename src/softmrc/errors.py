@@ -36,11 +36,12 @@ class ConfigError(MrcError, ValueError):
         self.allowed = allowed
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is unknown: one that is much like it, or begins so, if there is one."""
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a sentence about a name that is unknown: one that is much like it, or begins so, if there is one. The
+    prefix is what stands before all of them."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, 1, 0.65) or [name for name in names if name.startswith(word)]
-    return f"; did you mean {close[0]}?" if word and close else ""
+    close = difflib.get_close_matches(word, names, 1, 0.6) or [name for name in names if name.startswith(word)]
+    return f"; did you mean {prefix}{close[0]}?" if word and close else ""
 
 
 class UsageError(MrcError, RuntimeError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.control.pretended import Pretended, a_device
@@ -17,9 +18,8 @@ from softmrc.device import Device
 from softmrc.fabric import Shape
 from softmrc.fabric.host import FabricHost
 from softmrc.ops.agent.watch import FabricWatch
-from softmrc_bench.browser import Browser
-from softmrc_bench.page import FABRIC, VERDICT, a_mapped_lab
-from softmrc_bench.page import a_page as open_page
+from softmrc_bench.browser import wait_until
+from softmrc_bench.page import FABRIC, VERDICT, a_mapped_lab, a_page
 
 pytestmark = needs.tools("chromium")
 SHAPE = Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2)
@@ -47,16 +47,9 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretende
         yield pretended
 
 
-@contextmanager
-def a_page(tmp_path: Path, watch: FabricWatch | None) -> Iterator[Browser]:
-    with open_page(tmp_path, watch) as browser:
-        yield browser
-        assert browser.errors == []
-
-
-def keep(browser: Browser, name: str) -> None:
+def keep(browser: Any, name: str) -> None:
     if PICTURES:
-        browser.picture(Path(PICTURES) / f"{name}.png")
+        browser.screenshot(path=Path(PICTURES) / f"{name}.png")
 
 
 @pytest.mark.slow
@@ -64,53 +57,56 @@ def test_what_happens_to_devices_and_to_the_fabric_is_shown(tmp_path: Path, devi
     told = Told()
     watch = FabricWatch("small", SHAPE, told)
     try:
-        with a_page(tmp_path, watch) as browser:
-            assert browser.ask(VERDICT) == "all is well"
-            assert browser.ask("document.querySelectorAll('.plane').length") == 2
-            assert browser.ask("document.querySelectorAll('#path-rows tr').length") == 1
+        with a_page(watch) as browser:
+            assert browser.evaluate(VERDICT) == "all is well"
+            assert browser.evaluate("document.querySelectorAll('.plane').length") == 2
+            assert browser.evaluate("document.querySelectorAll('#path-rows tr').length") == 1
             told.now = [("p0.leaf0-spine1", "link", "dead", "dead")]
-            browser.wait(f"{VERDICT}.includes('p0.leaf0-spine1 is dead')")
-            browser.wait("document.getElementById('events').innerText.includes('p0.leaf0-spine1 is dead')")
-            browser.wait("fetch('fabric.svg').then(r => r.text()).then(t => t.includes('#dc2626'))")
+            wait_until(browser, f"{VERDICT}.includes('p0.leaf0-spine1 is dead')")
+            wait_until(browser, "document.getElementById('events').innerText.includes('p0.leaf0-spine1 is dead')")
+            wait_until(browser, "fetch('fabric.svg').then(r => r.text()).then(t => t.includes('#dc2626'))")
             keep(browser, "broken")
             device.states[1], device.up[1] = "assumed_bad", False
             device.tell("ev_state", text="plane 1 fell silent")
-            browser.wait(f"{VERDICT}.includes('1 plane down') && {VERDICT}.includes('1 peer with paths in trouble')")
-            browser.wait(
-                "document.querySelector('#path-rows tr').getAttribute('aria-label').includes('1 paths assumed bad')"
+            wait_until(
+                browser, f"{VERDICT}.includes('1 plane down') && {VERDICT}.includes('1 peer with paths in trouble')"
             )
-            browser.wait("document.getElementById('events').innerText.includes('plane 1 fell silent')")
+            wait_until(
+                browser,
+                "document.querySelector('#path-rows tr').getAttribute('aria-label').includes('1 paths assumed bad')",
+            )
+            wait_until(browser, "document.getElementById('events').innerText.includes('plane 1 fell silent')")
             told.now, device.states[1], device.up[1] = [], "good", True
-            browser.wait(f"{VERDICT} == 'all is well'")
-            assert browser.ask("document.getElementById('events').innerText.includes('no longer dead')")
+            wait_until(browser, f"{VERDICT} == 'all is well'")
+            assert browser.evaluate("document.getElementById('events').innerText.includes('no longer dead')")
     finally:
         watch.close()
 
 
 @pytest.mark.slow
 def test_everything_is_reached_by_keyboard_and_fits_a_telephone_and_the_dark(tmp_path: Path, device: Pretended) -> None:
-    with a_page(tmp_path, None) as browser:
+    with a_page(None) as browser:
         reached = set()
         for _ in range(12):
-            browser.press("Tab")
+            browser.keyboard.press("Tab")
             reached.add(
-                browser.ask(
+                browser.evaluate(
                     "(e => e.getAttribute('href') || e.id || e.getAttribute('aria-label') || e.tagName)"
                     "(document.activeElement)"
                 )
             )
         assert {"#planes", "#paths", "#happened", "theme", "Paths by peer", "Faults and events"} <= reached
         colour = "getComputedStyle(document.body).backgroundColor"
-        light = browser.ask(colour)
-        browser.prefer("dark")
-        browser.wait(f"{colour} != {light!r}")
+        light = browser.evaluate(colour)
+        browser.emulate_media(color_scheme="dark")
+        wait_until(browser, f"{colour} != {light!r}")
         keep(browser, "dark")
-        browser.ask("document.getElementById('theme').focus()")
-        browser.press("Enter")
-        browser.wait(f"{colour} == {light!r}")
-        browser.size(400, 800)
-        browser.wait("innerWidth == 400")
-        assert browser.ask("document.documentElement.scrollWidth <= 400"), "the page is wider than a telephone"
+        browser.evaluate("document.getElementById('theme').focus()")
+        browser.keyboard.press("Enter")
+        wait_until(browser, f"{colour} == {light!r}")
+        browser.set_viewport_size({"width": 400, "height": 800})
+        wait_until(browser, "innerWidth == 400")
+        assert browser.evaluate("document.documentElement.scrollWidth <= 400"), "the page is wider than a telephone"
         keep(browser, "telephone")
 
 
@@ -123,9 +119,11 @@ def test_512_peers_are_shown(tmp_path: Path, device: Pretended) -> None:
             for i in range(600)
         ]
     }
-    with a_page(tmp_path, None) as browser:
-        browser.wait("document.querySelectorAll('#path-rows tr').length == 512")
-        assert browser.ask("document.querySelector('#path-rows tr').innerText.includes('599 µs')"), "the slowest first"
+    with a_page(None) as browser:
+        wait_until(browser, "document.querySelectorAll('#path-rows tr').length == 512")
+        assert browser.evaluate("document.querySelector('#path-rows tr').innerText.includes('599 µs')"), (
+            "the slowest first"
+        )
         keep(browser, "many")
 
 
@@ -136,13 +134,13 @@ def test_a_cable_that_is_pulled_in_a_lab_shows_on_the_page(tmp_path: Path, monke
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with a_lab(FABRIC) as lab:
         wait_for_quiet(lab)
-        with a_mapped_lab(lab) as watch, a_page(tmp_path, watch) as browser:
-            browser.wait(f"{VERDICT} == 'all is well'")
+        with a_mapped_lab(lab) as watch, a_page(watch) as browser:
+            wait_until(browser, f"{VERDICT} == 'all is well'")
             lab.fail("p1.leaf0-spine0", "down")
-            browser.wait(f"{VERDICT}.includes('p1.leaf0-spine0 is dead')", 20)
+            wait_until(browser, f"{VERDICT}.includes('p1.leaf0-spine0 is dead')", 20)
             keep(browser, "lab")
             lab.heal()
-            browser.wait(f"{VERDICT} == 'all is well'", 30)
+            wait_until(browser, f"{VERDICT} == 'all is well'", 30)
 
 
 @pytest.mark.slow
@@ -157,11 +155,11 @@ def test_a_devices_own_cable_that_is_pulled_shows_on_the_page(tmp_path: Path, mo
             here = FabricHost(lab.description, number)
             with lab.inside(f"host{number}"):
                 stack.enter_context(Device(here.planes, routes=here.paths, **here.settings()))
-        with a_page(tmp_path, None) as browser:
-            browser.wait("document.querySelectorAll('.plane').length == 4")
-            assert browser.ask(VERDICT) == "all is well"
+        with a_page(None) as browser:
+            wait_until(browser, "document.querySelectorAll('.plane').length == 4")
+            assert browser.evaluate(VERDICT) == "all is well"
             lab.fail("p1.host0-leaf0", "down")
-            browser.wait(f"{VERDICT} == '1 plane down'", 20)
-            browser.wait("document.getElementById('events').innerText.includes('plane 1 is down')")
+            wait_until(browser, f"{VERDICT} == '1 plane down'", 20)
+            wait_until(browser, "document.getElementById('events').innerText.includes('plane 1 is down')")
             lab.heal()
-            browser.wait(f"{VERDICT} == 'all is well'", 20)
+            wait_until(browser, f"{VERDICT} == 'all is well'", 20)

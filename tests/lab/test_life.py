@@ -42,7 +42,7 @@ def test_without_root_there_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatc
 def test_a_typo_names_the_key_and_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(kernel, "require_tools", lambda *_: None)
-    with pytest.raises(ConfigError, match=r"fabric\.plane = 2 .*did you mean planes"):
+    with pytest.raises(ConfigError, match=r"fabric\.plane = 2 .*did you mean fabric.planes"):
         Lab.up("[fabric]\nplane = 2\n")
     with pytest.raises(UsageError, match="too large for one machine"):
         Lab.up("[fabric]\nhosts = 2048\nhosts_per_leaf = 4\n")

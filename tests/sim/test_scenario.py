@@ -62,7 +62,7 @@ def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
             "workload.victim.destination is missing.*needed",
         ),
         ({"workload": {"kind": "ring", "hosts": 99}}, "workload.hosts = 99 .*2 to the fabric's 16"),
-        ({"workload": {"kind": "ring", "collective": "all_redcue"}}, "did you mean 'all_reduce'"),
+        ({"workload": {"kind": "ring", "collective": "all_redcue"}}, "did you mean all_reduce"),
         ({"workload": {"kind": "flows", "path": "nowhere.csv"}}, "nowhere.csv.*can be read"),
         ({"workload": {"kind": "flows"}}, "workload.path is missing"),
         ({"workload": [{"kind": "permutation"}, {"kind": "permutation", "x": 1}]}, r"workload\[1\].x = 1"),

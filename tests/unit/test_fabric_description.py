@@ -41,7 +41,7 @@ def test_a_fabric_without_a_name_has_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[fabric]\nhost_per_leaf = 4", r"fabric\.host_per_leaf = 4 .* did you mean hosts_per_leaf"),
+        ("[fabric]\nhost_per_leaf = 4", r"fabric\.host_per_leaf = 4 .* did you mean fabric.hosts_per_leaf"),
         ("[fabrics]\nhosts = 4", "fabrics .* did you mean fabric"),
         ("[fabric]\nhosts = 8.5", r"fabric\.hosts = 8\.5 .*whole number"),
         ("[fabric]\nhosts = true", "whole number"),
@@ -52,7 +52,7 @@ def test_a_fabric_without_a_name_has_its_files(tmp_path: Path) -> None:
         ("[fabric]\nhosts = 8\n[failures]\nlink_per_year = -1", "0 to"),
         ("[fabric]\nhosts = 8\n[lab]\nmtu = 500", "1280"),
         ("name = 'a/b'\n[fabric]\nhosts = 8", "letters, digits"),
-        ("fabric = 3", "section"),
+        ("fabric = 3", "a table"),
         ("name = 'x'", r"a section \[fabric\]"),
         ("[fabric\n", "TOML"),
     ],

@@ -87,7 +87,7 @@ def test_oversubscription_trades_uplinks_for_hosts() -> None:
 
 def test_a_price_file_with_a_typo_names_the_nearest_key(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text("[optic]\ncost_uds = 5.0\n")
-    with pytest.raises(ConfigError, match=r"optic\.cost_uds.*did you mean cost_usd"):
+    with pytest.raises(ConfigError, match=r"optic\.cost_uds.*did you mean optic.cost_usd"):
         Prices.load(tmp_path / "p.toml")
     (tmp_path / "q.toml").write_text("[optics]\n")
     with pytest.raises(ConfigError, match="did you mean optic"):

@@ -42,9 +42,9 @@ def test_what_is_meant(name: str, value: object, meant: object) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"rate_bp": 1}, "did you mean rate_bps?"),
-        ({"base_rtt": 1}, "did you mean base_rtt_us?"),
-        ({"xyzzy": 1}, "a field of DeviceConfig, in x.toml"),
+        ({"rate_bp": 1}, "did you mean device.rate_bps?"),
+        ({"base_rtt": 1}, "did you mean device.base_rtt_us?"),
+        ({"xyzzy": 1}, "x.toml: device.xyzzy = 1 is not allowed: there is no such key"),
         ({"rate_bps": "10X"}, "as 100G"),
         ({"rate_bps": "fast"}, "as 100G"),
         ({"rate_bps": 1.5}, '"10G"'),

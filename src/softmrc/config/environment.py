@@ -104,8 +104,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     found = []
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in VARIABLES and name not in OF_TESTS:
-            meant = did_you_mean(name.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in VARIABLES])
-            found.append(f"{name} is set, and nothing reads it{meant.replace('mean ', f'mean {PREFIX}')}")
+            meant = did_you_mean(name.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in VARIABLES], PREFIX)
+            found.append(f"{name} is set, and nothing reads it{meant}")
     file, number = (bool(environment.get(name)) for name in (fabric_host.FILE, fabric_host.NUMBER))
     if file != number:
         there, missing = (fabric_host.FILE, fabric_host.NUMBER) if file else (fabric_host.NUMBER, fabric_host.FILE)

@@ -1,19 +1,21 @@
-"""Tables of a scenario file, read into dataclasses.
+"""Tables of TOML files, read into dataclasses: scenarios, fabrics, prices, studies and settings of devices.
 
-What a key may hold is declared once, beside its default, with `setting`. Everything that does not fit is a ConfigError
+What a key may hold is declared once, beside its default, with `setting`; a rate (`_bps`) or a share (`_share`) may be a
+text with its unit. Everything that does not fit is a ConfigError
 that names the file, the key, the value and what is allowed; an unknown key names the nearest one that exists.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from softmrc.errors import MISSING, ConfigError
+from softmrc._support.units import as_rate_bps, as_share
+from softmrc.errors import MISSING, ConfigError, did_you_mean
 
 Index = int | tuple[int, ...] | str  # one, several, or "all"
 
@@ -31,27 +33,32 @@ def refuse(source: str, key: str, value: object, allowed: str) -> ConfigError:
 def read_table(kind: type, table: Any, source: str, key: str) -> Any:
     """An instance of the dataclass `kind`; `key` is where the table stands in the file."""
     if not isinstance(table, dict):
-        raise refuse(source, key, table, "a table")
+        raise refuse(source, key, table, f"a table, [{key}]")
     fields = {item.name: item for item in dataclasses.fields(kind)}
     hints = typing.get_type_hints(kind)
     values = {}
+    check_keys(fields, table, source, key)
     for name, value in table.items():
         where = f"{key}.{name}" if key else name
-        if name not in fields:
-            raise refuse(source, where, value, unknown_key(name, list(fields), key))
         values[name] = read_value(hints[name], fields[name].metadata, value, source, where)
     for name, item in fields.items():
-        if name not in values and item.default is dataclasses.MISSING:
+        is_required = item.default is item.default_factory is dataclasses.MISSING
+        if name not in values and is_required:
             raise refuse(source, f"{key}.{name}" if key else name, MISSING, f"{wanted(hints[name])} is needed here")
     return kind(**values)
 
 
-def unknown_key(name: str, known: list[str], key: str) -> str:
+def check_keys(known: Iterable[str], table: Mapping[str, Any], source: str, key: str) -> None:
+    """Refuse a key of a table that is not known; `key` is where the table stands."""
+    for name, value in table.items():
+        if name not in known:
+            raise refuse(source, f"{key}.{name}" if key else name, value, unknown_key(name, known, key))
+
+
+def unknown_key(name: str, known: Iterable[str], key: str) -> str:
     prefix = f"{key}." if key else ""
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    if near:
-        return f"there is no such key; did you mean {prefix}{near[0]}?"
-    return "there is no such key; there are " + ", ".join(prefix + one for one in sorted(known))
+    meant = did_you_mean(name, known, prefix) or f"; the keys are {', '.join(prefix + one for one in sorted(known))}"
+    return f"there is no such key{meant}"
 
 
 def wanted(hint: Any) -> str:
@@ -72,7 +79,13 @@ def read_value(hint: Any, limits: Any, value: Any, source: str, key: str) -> Any
         hint = rest[0] if len(rest) == 1 else Index
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return read_table(hint, value, source, key)
-    typed = _typed(hint, value)
+    where = f"{source}: {key}" if source else key
+    if hint is int and key.endswith("_bps"):
+        typed: Any = as_rate_bps(where, value)
+    elif hint is float and key.endswith("_share"):
+        typed = as_share(where, value)
+    else:
+        typed = _typed(hint, value)
     if typed is None:
         raise refuse(source, key, value, wanted(hint))
     _check_limits(limits, typed, value, source, key)
@@ -104,9 +117,8 @@ def _typed(hint: Any, value: Any) -> Any:
 def _check_limits(limits: Any, typed: Any, value: Any, source: str, key: str) -> None:
     choices = limits.get("choices")
     if choices and typed not in choices:
-        near = difflib.get_close_matches(str(typed), choices, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise refuse(source, key, value, "one of " + ", ".join(repr(one) for one in choices) + hint)
+        meant = did_you_mean(str(typed), choices)
+        raise refuse(source, key, value, "one of " + ", ".join(repr(one) for one in choices) + meant)
     for one in typed if isinstance(typed, tuple) else (typed,):
         if "low" in limits and not isinstance(one, str) and one < limits["low"]:
             raise refuse(source, key, value, f"at least {limits['low']}")

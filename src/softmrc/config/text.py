@@ -10,7 +10,8 @@ from typing import Any
 
 from softmrc import _core
 from softmrc.config import DeviceConfig
-from softmrc.errors import ConfigError, did_you_mean
+from softmrc.config.reader import check_keys
+from softmrc.errors import ConfigError
 
 KINDS = {one.name: str(one.type) for one in fields(DeviceConfig)}
 
@@ -20,10 +21,8 @@ def device(table: Any, path: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError("device", table, f"a table, [device], in {path}")
     found = {}
+    check_keys(KINDS, table, path, "device")
     for name, value in table.items():
-        if name not in KINDS:
-            close = did_you_mean(name, KINDS)
-            raise ConfigError(f"device.{name}", value, f"a field of DeviceConfig, in {path}{close}")
         try:
             found[name] = setting(name, value)
         except ConfigError as error:

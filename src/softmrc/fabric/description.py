@@ -12,19 +12,16 @@ A key that does not exist is refused with the nearest one that does.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import IPv6Network
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
 
 from softmrc._support.files import located, parse_toml, read_text
-from softmrc._support.units import as_rate_bps, as_share
+from softmrc.config.reader import check_keys, read_table
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.shape import Shape
 
-T = TypeVar("T")
 OPTIC_BPS = 800_000_000_000  # of a transceiver: what a plan buys, and what breaks
 
 
@@ -247,55 +244,14 @@ class Description:
         return replace(self, fabric=replace(shape, hosts=each * shape.leaves, hosts_per_leaf=each))
 
 
-def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:
-    """The error for a key that does not exist: it names the nearest one that does."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
-    where = f"{section}.{key}" if section else key
-    shown = f"[{where}]" if isinstance(value, dict) else value
-    return ConfigError(where, shown, f"there is no such key; {hint}the keys are {', '.join(known)}")
-
-
-def read_section(section: str, table: object, kind: type[T]) -> T:
-    """A TOML table as a dataclass: keys checked against its fields, rates and shares read from text."""
-    if not isinstance(table, dict):
-        raise ConfigError(section, table, f"a section, [{section}]")
-    types = get_type_hints(kind)
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise unknown_key(section, key, value, known)
-        values[key] = _as_kind(f"{section}.{key}", value, types[key])
-    return kind(**values)
-
-
-def _as_kind(where: str, value: object, kind: type) -> Any:
-    if where.endswith("_bps"):
-        return as_rate_bps(where, value)
-    if where.endswith("_share"):
-        return as_share(where, value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        raise ConfigError(where, value, words[kind])
-    return value
-
-
 def parse(text: str, default_name: str = "mrc") -> Description:
     """Read a description from TOML text."""
     table = parse_toml(text, "file", default_name)
-    types = get_type_hints(Description)
-    known = [f.name for f in fields(Description)]
-    parts: dict[str, Any] = {"name": default_name}
-    for key, value in table.items():
-        if key not in known:
-            raise unknown_key("", key, value, known)
-        parts[key] = _as_kind(key, value, str) if key == "name" else read_section(key, value, types[key])
+    check_keys([one.name for one in fields(Description)], table, "", "")
     if "fabric" not in table:
         raise ConfigError("fabric", MISSING, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
-    return Description(**parts)
+    description: Description = read_table(Description, {"name": default_name, **table}, "", "")
+    return description
 
 
 def load(path: Path | str) -> Description:

@@ -25,8 +25,9 @@ from typing import Any
 
 from softmrc._support.files import parse_toml, read_text
 from softmrc._support.units import counted, rate_text, ratio_text
+from softmrc.config.reader import check_keys, read_table
 from softmrc.errors import ConfigError
-from softmrc.fabric.description import OPTIC_BPS, read_section, unknown_key
+from softmrc.fabric.description import OPTIC_BPS
 from softmrc.fabric.shape import Shape
 
 LANE_BPS = 100_000_000_000
@@ -73,11 +74,8 @@ class Prices:
         text = read_text(path, "prices") if path else (resources.files(__package__) / "prices.toml").read_text()
         table = parse_toml(text, "prices", str(path))
         kinds = {"switch": SwitchPrice, "optic": OpticPrice, "cable": CablePrice, "energy": EnergyPrice}
-        parts: dict[str, Any] = {}
-        for key, value in table.items():
-            if key not in kinds:
-                raise unknown_key("", key, value, list(kinds))
-            parts[key] = read_section(key, value, kinds[key])
+        check_keys(kinds, table, "", "")
+        parts = {key: read_table(kinds[key], value, "", key) for key, value in table.items()}
         return cls(**parts, are_assumptions=path is None)
 
 

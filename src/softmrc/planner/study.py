@@ -34,8 +34,9 @@ from softmrc._support.units import (
     ratio_text,
     share_text,
 )
+from softmrc.config.reader import check_keys, read_table
 from softmrc.errors import MISSING, ConfigError
-from softmrc.fabric.description import Description, Failures, JobSettings, read_section, unknown_key
+from softmrc.fabric.description import Description, Failures, JobSettings
 from softmrc.planner import closed_form
 from softmrc.planner.assess import without_network_failures
 from softmrc.planner.availability import POLICIES
@@ -158,18 +159,16 @@ def load(path: Path) -> Study:
 
 
 def parse(table: dict[str, Any]) -> Study:
-    known = [one.name for one in fields(Study)]
-    for key, value in table.items():
-        if key in VARIED:
-            raise ConfigError(key, value, "in [vary], where it may be a list")
-        if key not in known:
-            raise unknown_key("", key, value, known)
+    for key in VARIED:
+        if key in table:
+            raise ConfigError(key, table[key], "in [vary], where it may be a list")
+    check_keys([one.name for one in fields(Study)], table, "", "")
     study = Study(
         _whole("gpus", table.get("gpus", MISSING), 2),
         _varied(table.get("vary", {})),
-        read_section("keep", table.get("keep", {}), Limits),
-        read_section("failures", table.get("failures", {}), Failures),
-        read_section("job", table.get("job", {}), JobSettings),
+        read_table(Limits, table.get("keep", {}), "", "keep"),
+        read_table(Failures, table.get("failures", {}), "", "failures"),
+        read_table(JobSettings, table.get("job", {}), "", "job"),
         _whole("nics_per_gpu", table.get("nics_per_gpu", 1), 1),
         _evs(table["evs"]) if "evs" in table else (),
         as_rate_bps("lane_bps", table.get("lane_bps", LANE_BPS)),
@@ -204,11 +203,11 @@ def _varied(table: object) -> dict[str, tuple[Any, ...]]:
     if not isinstance(table, dict):
         raise ConfigError("vary", table, "a section, [vary]")
     found = dict(VARIED)
+    for key in ("gpus", "evs", "nics_per_gpu"):
+        if key in table:
+            raise ConfigError(f"vary.{key}", table[key], "at the top of the file, before [vary]")
+    check_keys(VARIED, table, "", "vary")
     for key, given in table.items():
-        if key in ("gpus", "evs", "nics_per_gpu"):
-            raise ConfigError(f"vary.{key}", given, "at the top of the file, before [vary]")
-        if key not in VARIED:
-            raise unknown_key("vary", key, given, list(VARIED))
         values = given if isinstance(given, list) else [given]
         if not values:
             raise ConfigError(f"vary.{key}", given, "at least one value")
