@@ -1,29 +1,22 @@
-// A node on real sockets: so many lanes, and what they have in common, which is names for things and no thing that a
-// packet needs. Lanes open when the first queue pair comes to live there.
-//
-// Queue pairs:        number % lanes is the lane.
-// Completion queues:  one by name, with a part in every lane that has a queue pair which uses it.
-// Peers:              one by name, known to a lane as soon as a queue pair there is connected to it.
-// Memory, domains:    the same in every lane.
+// A node on real sockets: so many lanes, and what they have in common, each part in a class of its own. Lanes open when
+// the first queue pair comes to live there; number % lanes is the lane of a queue pair.
 #pragma once
 
-#include <array>
-#include <map>
-#include <mutex>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
-#include "udp/lane.h"
+#include "udp/completion_queues.h"
+#include "udp/device_diagnostics.h"
+#include "udp/device_events.h"
+#include "udp/device_memory.h"
+#include "udp/device_peers.h"
+#include "udp/lane_set.h"
 #include "udp/profiles.h"
 
 namespace softmrc::udp {
-
-constexpr std::uint32_t max_lanes = 64;
-
-struct DeviceConfig : LaneConfig {
-  std::uint32_t lanes = 1;
-  bool watches_links = true;
-};
-proto::MaybeError validate(const DeviceConfig& plan);
 
 // What lives with a device, and is to end before it does.
 class DeviceService {
@@ -35,196 +28,131 @@ class DeviceService {
   virtual void close_after_fork() = 0;
 };
 
-struct CaptureView {
-  std::string path;
-  std::uint64_t packets = 0;
-};
-
-class Device final : private LaneOwner {
+class Device {
  public:
   // Opens the first lane. The plan must have passed validate(). Throws DeviceError.
   explicit Device(DeviceConfig plan);
-  ~Device() override;
+  ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   // See Lane. Closed is a device of which any lane is.
   void close();
-  bool is_closed() const;
-  bool is_over() const;
-  bool wait_until_over(Duration timeout);
-  void stop_lingering();
+  bool is_closed() const { return lanes_.is_closed(); }
+  bool is_over() const { return lanes_.is_over(); }
+  bool wait_until_over(Duration timeout) { return lanes_.wait_until_over(timeout); }
+  void stop_lingering() { lanes_.stop_lingering(); }
   void close_after_fork();
-  std::string failure();
+  std::string failure() { return lanes_.failure(); }
   // It is told when the device is closed, and goes with it. Before others know of the device.
   void attach(std::unique_ptr<DeviceService> service);
 
-  std::uint32_t lanes() const { return plan_.lanes; }
-  std::uint32_t open_lanes() const { return open_; }
-  std::uint32_t planes() const { return static_cast<std::uint32_t>(plan_.planes.size()); }
-  const DeviceConfig& plan() const { return plan_; }
-  Clock& clock() { return clock_; }
+  std::uint32_t lanes() const { return lanes_.size(); }
+  std::uint32_t open_lanes() const { return lanes_.open_lanes(); }
+  std::uint32_t planes() const { return lanes_.planes(); }
+  const DeviceConfig& plan() const { return lanes_.plan(); }
+  Clock& clock() { return lanes_.clock(); }
   // Opens it if need be.
   Lane& lane(std::uint32_t number);
-  // Where this queue pair is, if there is one of that number.
-  Lane& lane_of(std::uint32_t qpn) { return *lanes_[qpn % plan_.lanes < open_ ? qpn % plan_.lanes : 0]; }
-  // The one with the fewest queue pairs, now or to come, which is opened; if that fails, of those that are open.
-  std::uint32_t least_loaded_lane();
+  Lane& lane_of(std::uint32_t qpn) { return lanes_.lane_of(qpn); }
+  std::uint32_t least_loaded_lane() { return lanes_.least_loaded(); }
   template <typename F>
   void for_each_lane(F f) {
-    for (std::uint32_t i = 0; i < open_; ++i) f(*lanes_[i]);
+    lanes_.for_each(f);
   }
 
   proto::MaybeError create_qp(std::uint32_t qpn);
   // These name queues and peers by the device's numbers.
   proto::MaybeError modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice = {});
-  proto::MaybeError modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
+  proto::MaybeError modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys = nullptr) {
+    return peers_.connect(qpn, attributes, keys);
+  }
   bool destroy_qp(std::uint32_t qpn);
   proto::MaybeError reduce_mtu(std::uint32_t qpn, std::uint32_t mtu) { return lane_of(qpn).reduce_mtu(qpn, mtu); }
-  std::size_t queue_pairs();
+  std::size_t queue_pairs() {
+    return lanes_.sum([](proto::Endpoint& e) { return e.queue_pairs(); });
+  }
 
   // What controllers laid down, and which queue pairs use it.
   Profiles& profiles() { return profiles_; }
 
-  // So many, with numbers in a row; the first.
-  proto::Domain create_domains(std::uint32_t count);
+  // See DeviceMemory.
+  proto::Domain create_domains(std::uint32_t count) { return memory_.create_domains(count); }
   proto::Domain create_domain() { return create_domains(1); }
-  // False when the key is in use.
-  bool add_region(const proto::MemoryRegion& region);
-  bool remove_region(std::uint32_t rkey);
-  bool reads_from(const std::uint8_t* begin, const std::uint8_t* end);
-  std::size_t regions();
+  bool add_region(const proto::MemoryRegion& region) { return memory_.add(region); }
+  bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) { return memory_.reads_from(begin, end); }
+  std::size_t regions() { return memory_.regions(); }
 
-  // Numbers of queues and peers are not given twice.
-  std::uint32_t create_cq();
-  proto::MaybeError destroy_cq(std::uint32_t cq);
-  bool has_cq(std::uint32_t cq);
-  std::size_t completion_queues();
+  // See CompletionQueues.
+  std::uint32_t create_cq() { return cqs_.create(); }
+  proto::MaybeError destroy_cq(std::uint32_t cq) { return cqs_.destroy(cq); }
+  bool has_cq(std::uint32_t cq) { return cqs_.contains(cq); }
+  std::size_t completion_queues() { return cqs_.size(); }
   // In this lane's engine.
-  std::uint32_t part_of_cq(std::uint32_t cq, std::uint32_t lane);
-  // Waits until the queue holds something, and takes it. Zero when the time is up, the queue gone or the device closed.
-  std::size_t wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout);
-  std::size_t poll(std::uint32_t cq, std::span<proto::Completion> out);
-  // A descriptor that is readable while the queue may hold something.
-  int completion_fd(std::uint32_t cq);
+  std::uint32_t part_of_cq(std::uint32_t cq, std::uint32_t lane) { return cqs_.part_of(cq, lane).value(); }
+  std::size_t wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout) {
+    return cqs_.wait(cq, out, timeout);
+  }
+  std::size_t poll(std::uint32_t cq, std::span<proto::Completion> out) { return cqs_.poll(cq, out); }
+  int completion_fd(std::uint32_t cq) { return cqs_.fd(cq); }
 
-  // Refused where a lane knows somebody else there. To be removed as often as it was added.
-  proto::MaybeError add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
-  bool remove_peer(std::uint32_t peer);
-  // See Lane: whoever is there becomes a peer of that lane when the first packet comes or goes.
-  proto::MaybeError expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
+  // See DevicePeers.
+  proto::MaybeError add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+    return peers_.add(std::move(planes), peer);
+  }
+  bool remove_peer(std::uint32_t peer) { return peers_.remove(peer); }
+  proto::MaybeError expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place) {
+    return peers_.expect(lane, std::move(planes), place);
+  }
   void expect_seal(std::uint32_t lane, std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys) {
-    lanes_[lane]->expect_seal(place, qpn, dest_qpn, keys);
+    lanes_[lane].expect_seal(place, qpn, dest_qpn, keys);
   }
-  void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
+  void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane].forget(place); }
   std::size_t expected_seals();
-  std::size_t peers();
-  // The device's number for whom a lane calls by that number. Who was expected is its lane's peer alone, and has a
-  // number that says so.
-  std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);
-  // Empty where there is no such peer.
-  std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
-  // One after the other, with tokens that count up; how many of them will be sent, the first that will not ends it.
-  std::size_t probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies,
-                    std::uint32_t token, proto::TrafficClass traffic_class = proto::TrafficClass::data_no_trim);
-
-  // Events of all lanes, oldest first.
-  void take_events(std::vector<proto::Event>& out, std::size_t most);
-  int event_fd();
-  // The last events again, whether they were taken or not, oldest first. `from` has a number for each lane, from which
-  // on they are wanted, and then from which on they will be news. How many there were besides that are forgotten.
-  std::uint64_t recent_events(std::vector<std::uint64_t>& from, std::vector<proto::Event>& out);
-
-  // A port is up when its administrator and its link both say so.
-  void set_port(std::uint32_t plane, bool is_up);
-  // One bit a plane.
-  std::uint32_t admin_up() const { return admin_up_; }
-  std::uint32_t link_up() const { return link_up_; }
-
-  void set_faults(std::uint32_t plane, const Faults& faults);
-  Faults faults(std::uint32_t plane);
-  // The largest IP packets that get through where full ones do not, to the peer to which the least does; 0: full ones
-  // do, as far as is known. Who asks the peers says so, and when it is true no longer; it is only shown.
-  void set_path_mtu(std::uint32_t plane, std::uint32_t bytes);
-  std::uint32_t path_mtu(std::uint32_t plane);
-  void set_spin(Duration spin);
-  Duration spin() {
-    const std::lock_guard lock(mutex_);
-    return spin_;
+  std::size_t peers() {
+    return lanes_.sum([](proto::Endpoint& e) { return e.peers(); });
   }
-  // One at a time.
-  void start_capture(const std::string& path, std::uint64_t max_bytes);
-  // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceError
-  // where it ended before, for want of room.
-  std::uint64_t stop_capture();
-  std::optional<CaptureView> capture();
+  std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);
+  std::vector<PeerPlane> planes_of_peer(std::uint32_t peer) { return peers_.planes_of(peer); }
+  std::size_t probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies,
+                    std::uint32_t token, proto::TrafficClass traffic_class = proto::TrafficClass::data_no_trim) {
+    return peers_.probe(peer, plane, entropies, token, traffic_class);
+  }
+
+  // See DeviceEvents.
+  void take_events(std::vector<proto::Event>& out, std::size_t most) { events_.take(out, most); }
+  int event_fd() { return events_.fd(); }
+  std::uint64_t recent_events(std::vector<std::uint64_t>& from, std::vector<proto::Event>& out) {
+    return events_.recent(from, out);
+  }
+
+  void set_port(std::uint32_t plane, bool is_up) { lanes_.set_port(plane, is_up); }
+  std::uint32_t admin_up() const { return lanes_.admin_up(); }
+  std::uint32_t link_up() const { return lanes_.link_up(); }
+
+  // See DeviceDiagnostics.
+  void set_faults(std::uint32_t plane, const Faults& faults) { diagnostics_.set_faults(plane, faults); }
+  Faults faults(std::uint32_t plane) { return diagnostics_.faults(plane); }
+  void set_path_mtu(std::uint32_t plane, std::uint32_t bytes) { diagnostics_.set_path_mtu(plane, bytes); }
+  std::uint32_t path_mtu(std::uint32_t plane) { return diagnostics_.path_mtu(plane); }
+  void set_spin(Duration spin) { diagnostics_.set_spin(spin); }
+  Duration spin() { return diagnostics_.spin(); }
+  void start_capture(const std::string& path, std::uint64_t max_bytes) { diagnostics_.start_capture(path, max_bytes); }
+  std::uint64_t stop_capture() { return diagnostics_.stop_capture(); }
+  std::optional<CaptureView> capture() { return diagnostics_.capture(); }
 
  private:
-  struct Queue {
-    struct Part {
-      std::uint32_t lane = 0;
-      std::uint32_t cq = 0;
-    };
-    std::vector<Part> parts;
-    EventCount event_count;
-    int fd = -1;
-    std::atomic<QueueState> state{QueueState::of_one_lane};
-    std::uint32_t turn = 0;  // which part is asked first
-    ~Queue();
-  };
-  struct Peer {
-    std::vector<PeerPlane> planes;
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> parts;  // lane, and its number there
-  };
+  void set_up(Lane& lane);
+  void on_failure();
 
-  std::uint32_t up_ports() const override { return admin_up_ & link_up_; }
-  void on_links(std::uint32_t up) override;
-  void on_failure() override;
-  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
-                         bool has_own_paths) override;
-  void on_destroyed(std::uint32_t qpn) override { profiles_.release(qpn); }
-
-  proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn,
-                              const proto::InitAttributes& attributes, const ProfileChoice& choice);
-  static proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn,
-                                     proto::InitAttributes attributes, const Profiles::Assignment& assignment);
-  Lane& open_to(std::uint32_t number);
-  proto::MaybeError check_peer(const std::vector<PeerPlane>& planes);
-  std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }
-  std::shared_ptr<Queue> queue(std::uint32_t cq);
-  std::uint32_t part_in(Queue& queue, std::uint32_t lane);
-  proto::MaybeError part_in(std::uint32_t peer, std::uint32_t lane, std::uint32_t& known_as);
-  // From here on, numbers of peers of one lane alone: which one, and what it calls them.
-  static constexpr std::uint32_t first_of_lanes = 1u << 24;
-  std::optional<std::pair<std::uint32_t, std::uint32_t>> of_lane(std::uint32_t peer) const;
-  std::size_t take(Queue& queue, std::span<proto::Completion> out);
-  std::uint32_t named(std::uint32_t lane, std::uint32_t known_as) const;
-
-  DeviceConfig plan_;
   Profiles profiles_;
-  Clock clock_;
-  std::atomic<std::uint32_t> admin_up_{~0u};
-  std::atomic<std::uint32_t> link_up_{~0u};
-  std::atomic<std::uint32_t> open_{0};
-  std::array<std::unique_ptr<Lane>, max_lanes> lanes_;
-
-  std::mutex mutex_;  // for what follows. Whoever has a lane to himself must not ask for it
-  bool is_closed_ = false;
-  std::map<std::uint32_t, std::shared_ptr<Queue>> queues_;
-  std::uint32_t next_queue_ = 0;
-  std::map<std::uint32_t, Peer> peers_;
-  std::uint32_t next_peer_ = 0;
-  std::map<std::uint32_t, proto::MemoryRegion> regions_;
-  proto::Domain last_domain_ = 0;
-  std::vector<Faults> faults_;
-  std::vector<std::uint32_t> path_mtus_;
-  std::shared_ptr<Capture> capture_;
-  std::string capture_path_;
-  std::uint64_t captured_ = 0;
-  Duration spin_;
-  int event_fd_ = -1;
-  std::uint32_t event_turn_ = 0;      // whose events are taken first
-  std::unique_ptr<LinkWatch> links_;  // until the first lane reads it
+  LaneSet lanes_;
+  CompletionQueues cqs_;
+  DevicePeers peers_;
+  DeviceMemory memory_;
+  DeviceEvents events_;
+  DeviceDiagnostics diagnostics_;
   std::vector<std::unique_ptr<DeviceService>> services_;
 };
 

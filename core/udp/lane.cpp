@@ -13,15 +13,17 @@
 #include "base/check.h"
 #include "udp/device_error.h"
 #include "udp/epoll_tags.h"
+#include "udp/event_fd.h"
 #include "udp/lane_drive.h"
 
 namespace softmrc::udp {
 
-Lane::Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up,
+Lane::Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, Profiles& profiles, std::uint32_t links_up,
            std::unique_ptr<LinkWatch> links)
     : plan_(std::move(plan)),
       clock_(clock),
       owner_(owner),
+      profiles_(profiles),
       engine_(plan_.engine),
       planes_(open_planes(plan_)),
       links_(std::move(links)),
@@ -276,7 +278,7 @@ proto::MaybeError Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, c
 
 void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
   protectors_.end(now, qpn);
-  if (engine.destroy_qp(now, qpn)) owner_.on_destroyed(qpn);
+  if (engine.destroy_qp(now, qpn)) profiles_.release(qpn);
 }
 
 Duration Lane::ping(std::uint32_t qpn) {
@@ -434,15 +436,6 @@ void Lane::wake_waiters() {
   wake();
   leader_follower_.wake_all();
 }
-
-namespace {
-
-void make_readable(int fd) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = fd < 0 ? 0 : write(fd, &one, sizeof one);
-}
-
-}  // namespace
 
 void Lane::notify() {
   if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]]

@@ -25,6 +25,7 @@
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/pmtu_probe.h"
+#include "udp/profiles.h"
 #include "udp/protector_table.h"
 #include "udp/receiver.h"
 #include "udp/sender.h"
@@ -51,10 +52,6 @@ class LaneOwner {
   virtual void on_links(std::uint32_t up) = 0;
   // One of our own promises broke, and the lane has ended. Nothing is held.
   virtual void on_failure() = 0;
-  // A queue pair of an progress handler's begins, or is gone. Called with the engine to itself.
-  virtual proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn,
-                                 const proto::InitAttributes& attributes, bool has_own_paths) = 0;
-  virtual void on_destroyed(std::uint32_t qpn) = 0;
 };
 
 // Whether a queue's completions all come from one lane, so that who waits for them can drive it.
@@ -64,7 +61,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
  public:
   // Opens all sockets. Throws DeviceError. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
-  Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up,
+  Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, Profiles& profiles, std::uint32_t links_up,
        std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
   // Starts the thread, when all is set: whoever still sets something would wait for it. Throws DeviceError.
@@ -169,7 +166,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   std::size_t expected_seals();
   proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
                          bool has_own_paths) override {
-    return owner_.init(engine, now, qpn, attributes, has_own_paths);
+    return profiles_.init(engine, now, qpn, attributes, {has_own_paths ? std::nullopt : std::optional(0u), 0});
   }
   proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn,
                             const proto::RtrAttributes& attributes) override;
@@ -242,6 +239,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   LaneConfig plan_;
   Clock clock_;
   LaneOwner& owner_;
+  Profiles& profiles_;  // of queue pairs
   proto::Endpoint engine_;
   std::vector<Plane> planes_;
   PeerBook peers_;

@@ -33,6 +33,36 @@ std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn,
   return found;
 }
 
+// It is in use only if a queue pair comes of it.
+MaybeError Profiles::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                          const ProfileChoice& choice) {
+  const std::lock_guard lock(mutex_);
+  Assignment assignment;
+  if (auto v = assignment_of(choice, assignment)) return v;
+  if (auto v = init_with(engine, now, qpn, attributes, assignment)) return v;
+  if (assignment.numbers.evs || assignment.numbers.control) assigned_[qpn] = assignment.numbers;
+  return std::nullopt;
+}
+
+// The queue pair keeps what it was given; nobody else is to find it in the engine.
+MaybeError Profiles::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes,
+                               const Assignment& assignment) {
+  bool has_evs = false, has_control = false;
+  MaybeError problem;
+  if (assignment.evs)
+    has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(assignment.evs->evs),
+                                                attributes.ev_profile));
+  if (assignment.control && !problem)
+    has_control = !(problem = engine.add_cc_profile(assignment.control, attributes.cc_profile));
+  if (!problem) problem = engine.modify_init(qpn, attributes);
+  if (has_evs) engine.remove_ev_profile(attributes.ev_profile);
+  if (has_control) engine.remove_cc_profile(attributes.cc_profile);
+  if (problem || !assignment.evs) return problem;
+  for (const std::uint32_t listed : assignment.evs->denied)
+    for (const std::uint16_t ev : places_of(engine, qpn, assignment.evs->evs, listed)) engine.deny_ev(now, qpn, ev);
+  return std::nullopt;
+}
+
 MaybeError Profiles::known(std::uint32_t number, Profile*& found) {
   const auto at = profiles_.find(number);
   if (at == profiles_.end()) return proto::refused("profile", number, "the number of a profile of this device");

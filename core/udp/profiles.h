@@ -56,12 +56,6 @@ class Profiles {
     std::uint32_t evs = 0;
     std::uint32_t control = 0;
   };
-  // What a queue pair gets; null: what it has by itself.
-  struct Assignment {
-    AssignedIds numbers;
-    std::shared_ptr<const PathProfile> evs;
-    std::shared_ptr<const proto::CcProfile> control;
-  };
 
   Profiles(std::uint32_t ports, bool carries_srv6) : ports_(ports), carries_srv6_(carries_srv6) {}
 
@@ -81,17 +75,9 @@ class Profiles {
   proto::MaybeError clear_default(bool is_control);
   AssignedIds defaults();
 
-  // By who has the queue pair's engine to itself. `take` makes a queue pair of it, or says why not; only then it is in
-  // use.
-  template <typename Take>
-  proto::MaybeError assign(std::uint32_t qpn, const ProfileChoice& choice, Take take) {
-    const std::lock_guard lock(mutex_);
-    Assignment assignment;
-    if (auto v = assignment_of(choice, assignment)) return v;
-    if (auto v = take(assignment)) return v;
-    if (assignment.numbers.evs || assignment.numbers.control) assigned_[qpn] = assignment.numbers;
-    return std::nullopt;
-  }
+  // RESET to INIT, with the engine to oneself.
+  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes,
+                         const ProfileChoice& choice);
   void release(std::uint32_t qpn);
   AssignedIds assigned_to(std::uint32_t qpn);
   // Whether the profile of this queue pair wants this state of an EV told.
@@ -101,10 +87,19 @@ class Profiles {
  private:
   static constexpr std::size_t most = 256;
 
+  // What a queue pair gets; null: what it has by itself.
+  struct Assignment {
+    AssignedIds numbers;
+    std::shared_ptr<const PathProfile> evs;
+    std::shared_ptr<const proto::CcProfile> control;
+  };
+
   proto::MaybeError known(std::uint32_t number, Profile*& found);
   proto::MaybeError listed(std::uint32_t number, std::uint32_t place, PathProfile*& found);
   proto::MaybeError check(Profile& profile);
   proto::MaybeError free_to_leave(std::uint32_t number, const Profile& profile);
+  static proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn,
+                                     proto::InitAttributes attributes, const Assignment& assignment);
   proto::MaybeError assignment_of(const ProfileChoice& choice, Assignment& assignment);
   proto::MaybeError online(const char* field, std::uint32_t number, Profile*& found);
 
