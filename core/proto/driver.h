@@ -13,8 +13,8 @@ namespace softmrc::proto {
 
 class Endpoint;
 
-// Native code that lives on completions and gives the engine new work. It is called by whoever drives, with the engine
-// to itself, after every batch that came in.
+// Native code that lives on completions and gives the engine new work. It is called by the thread that drives, with the
+// engine to itself, after every batch that came in.
 class ProgressHandler {
  public:
   virtual ~ProgressHandler() = default;
@@ -52,7 +52,7 @@ class Driver {
   // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up, when it is
   // closed, or where time does not pass by waiting.
   virtual bool wait_until(const std::function<bool()>& is_done, Duration timeout) = 0;
-  // Whoever drives calls the progress handlers soon, and looks again at what it waits for. From any thread, whatever
+  // The thread that drives calls the progress handlers soon, and looks again at what it waits for. From any, whatever
   // that holds.
   virtual void request_progress() = 0;
   virtual void add_progress_handler(ProgressHandler* progress_handler) = 0;

@@ -63,7 +63,7 @@ class Endpoint {
   std::uint32_t peers() const { return node_ops_.peers(); }
   // Another process may be at this peer's addresses now: what either side told the other before is void.
   void reset_peer(Time now, std::uint32_t peer) { node_ops_.reset_peer(now, peer); }
-  // Keeps numbers for queue pairs and regions that are made later, by whoever keeps them alone. False where some are
+  // Keeps numbers for queue pairs and regions that are made later, and only by that owner. False where some are
   // taken.
   bool reserve(const QpnReservation& reserve, LazyAccept& owner);
   void release(const LazyAccept& owner) { reservations_.remove(owner); }

@@ -1,4 +1,4 @@
-// The way back for withdrawn EVs: each is probed in the background and returns after enough answers in a row.
+// How withdrawn EVs return: each is probed in the background and returns after enough answers in a row.
 // A first fall is probed at once and as fast as answers come, since most losses are accidents; an EV that keeps falling
 // waits twice as long each time (flap damping). With no EV left at all, everything is probed and one answer is enough.
 #pragma once

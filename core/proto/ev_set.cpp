@@ -283,7 +283,7 @@ bool EvSet::activate_spare(std::uint8_t port) {
   return false;
 }
 
-// The port lives after all. What it lost while that was in doubt is made up for now, so that it carries its share.
+// The port lives after all. What it lost while that was uncertain is made up for now, so that it carries its share.
 void EvSet::clear_strikes(std::uint8_t port) {
   ports_[port].strikes = 0;
   while (ports_[port].in_rotation < active_per_port_ && activate_spare(port)) {}
@@ -361,7 +361,7 @@ void EvSet::revive(std::uint16_t ev) {
 
 void EvSet::return_to_service(std::uint16_t ev) {
   Ev& e = evs_[ev];
-  ports_[e.port].slow_wait = 0;  // a port in use is measured, whoever brought it back, and can be left again
+  ports_[e.port].slow_wait = 0;  // a port in use is measured, whatever brought it back, and can be left again
   e.state = EvState::good;
   e.withdrawn_with_port = false;
   e.unacked_since = Time::never();

@@ -8,11 +8,11 @@
 // denied        no      the controller                         the controller
 //
 // The rotation is a random permutation of the good and skipped EVs, drawn anew every lap. Each port keeps its own count
-// of the lap, so that an EV whose port is busy does not miss its turn: a port that is always busy still visits all of
-// its paths once a lap. Every port starts with the same number of EVs, and a withdrawn EV is replaced only by a spare
-// of its own port, so ports stay equally loaded. Ports themselves have a memory: when several packets in a row are lost
-// on one port and nothing sent since has been acknowledged there, all of its EVs are withdrawn together instead of one
-// loss at a time.
+// of the lap, so that an EV whose port is busy does not miss its turn: a port that is always busy still gets through
+// all of its paths once a lap. Every port starts with the same number of EVs, and a withdrawn EV is replaced only by a
+// spare of its own port, so ports stay equally loaded. Ports themselves have a memory: when several packets in a row
+// are lost on one port and nothing sent since has been acknowledged there, all of its EVs are withdrawn together
+// instead of one loss at a time.
 //
 // Sees facts (this EV was used, acknowledged, lost), never packets.
 #pragma once
@@ -182,7 +182,7 @@ class EvSet {
   void end_skip(Ev& ev);
   void demote(std::uint16_t ev);
   void return_to_service(std::uint16_t ev);
-  void append(std::uint16_t ev);  // to the rotation of its port; whoever calls it counts what is usable
+  void append(std::uint16_t ev);  // to the rotation of its port; the caller counts what is usable
   void enter_rotation(std::uint16_t ev);
   void leave_rotation(std::uint16_t ev);
   bool activate_spare(std::uint8_t port);

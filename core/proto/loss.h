@@ -46,7 +46,7 @@ class Loss {
 
   Time latest_acked_sent() const { return latest_acked_sent_; }
 
-  // Whoever sends for us was held up until now: what it had been given may have left only now.
+  // The driver was held up until now: what it had been given may have left only now.
   void on_stall(Time now) { stalled_until_ = now; }
   // The latest moment at which a packet given away at `sent_at` really left.
   Time left_at(Time sent_at) const { return std::max(sent_at, stalled_until_); }

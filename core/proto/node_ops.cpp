@@ -155,7 +155,7 @@ QueuePair* NodeOps::any_qp_to(std::uint32_t id) const {
 }
 
 // A working queue pair to this peer whose key this is: it vouches for what is said about the peer's ports. One without
-// a key vouches for anything, but only where none has one, or whoever connects without would unlock the others.
+// a key vouches for anything, but only where none has one, or a connection without one would unlock the others.
 // spec: port-keys
 const QueuePair* NodeOps::qp_with_key(std::uint32_t id, std::uint64_t key) const {
   const QueuePair* keyless = nullptr;
@@ -564,7 +564,7 @@ bool NodeOps::poll_challenge(Time now, std::uint32_t free_ports, Transmit& out) 
   return false;
 }
 
-// The peer is there, on this plane. What it was to be told can be said.
+// The peer is there, on this plane. What it is to know can be sent.
 // spec: proof-of-address
 void NodeOps::confirm_path(Time now, std::uint32_t id, std::uint8_t port) {
   Peer& peer = peers_[id];

@@ -48,12 +48,12 @@ class NodeOps {
   // In. Something came from a peer's address, whatever it was; and something that is a packet.
   void on_arrival(std::uint32_t peer) {
     if (!unreachable_probes_.empty()) [[unlikely]]
-      unreachable_probes_.on_heard(peer);
+      unreachable_probes_.on_received(peer);
   }
   void on_packet(Time now, const Arrival& arrival) {
     const bool may_be_new = !path_validation_.empty() && peers_.contains(arrival.peer);
     if (may_be_new && !(peers_[arrival.peer].validated_ports >> arrival.port & 1)) [[unlikely]]
-      path_validation_.on_heard(now, arrival.peer);
+      path_validation_.on_received(now, arrival.peer);
   }
   // There is work for this peer.
   void on_post(Time now, std::uint32_t peer) {

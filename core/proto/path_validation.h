@@ -9,7 +9,7 @@
 // question which drew many wrong answers is void.
 //
 // Answers come in copies and late. What was asked lately and is settled, or was asked again since, is remembered: an
-// answer to that says nothing any more, and is no stranger's either.
+// answer to that says nothing any more, and is not refused as a guess either.
 #pragma once
 
 #include <algorithm>
@@ -123,8 +123,8 @@ class PathValidation {
     q->has_answered = true;
     if (q->unproven == 0) remove(peer);
   }
-  // Something came from a plane that has not answered: if it is the peer, it hears us now.
-  void on_heard(Time now, std::uint32_t peer) {
+  // Something came from a plane that has not answered: if it is the peer, it can receive now.
+  void on_received(Time now, std::uint32_t peer) {
     PendingPath* q = find(peer);
     if (!q || q->probe_at <= now || now - q->asked_at < (q->hurries ? first_interval : longest_interval)) return;
     if (q->hurries) --q->hurries;

@@ -1,6 +1,6 @@
 // The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as
-// somebody holds it: whoever added it, a queue pair to it, or the last word of one. Its number is then given to
-// another. A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
+// somebody holds it: those that added it, a queue pair to it, or the TIME-WAIT state of one. Its number is then given
+// to another. A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
 // What a peer said of ports that are down is answered again and again while it holds: if it was old news, that peer
 // says so.
 #pragma once
@@ -72,7 +72,7 @@ struct Peer {
   std::uint32_t claims = 0;             // of these, how many added it
   std::uint32_t usable_ports = ~0u;     // as the peer reported them
   std::uint32_t validated_ports = ~0u;  // where it has answered, if that is asked for; see path_validation.h
-  TokenBucket strays;                   // answers that go where neither a proof nor the question came from
+  TokenBucket strays;                   // copies of answers to planes that are not validated
   RecentUpdates received;
   Serial<16> received_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time received_at = Time::long_ago();  // ... and when it came
@@ -84,10 +84,10 @@ struct Peer {
   bool has_qp = false;
   std::uint32_t queue_pairs = 0;                 // to this peer
   std::vector<SharedReversePath> reverse_paths;  // by port; empty while one queue pair at most needs them
-  std::uint32_t announced_ports = ~0u;           // of ours: what this peer was last told
+  std::uint32_t announced_ports = ~0u;           // of ours: as this peer was last sent
   std::uint16_t update_id = 0;
   RepeatTimer update;                     // pending until it is answered
-  Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
+  Time may_repeat_at = Time::long_ago();  // an update that an unknown answer may undo
   std::uint32_t rounds = 0;               // of either: each shows the key of another queue pair
   TokenBucket answers;                    // to its requests, besides what all peers share
   TokenBucket long_answers;               // likewise, of as many bytes as it likes
@@ -95,7 +95,7 @@ struct Peer {
 
 class Peers {
  public:
-  // Held by whoever adds it.
+  // Held by the caller.
   std::uint32_t add() {
     if (free_.empty()) {
       free_.push_back(static_cast<std::uint32_t>(peers_.size()));
@@ -130,7 +130,7 @@ class Peers {
       if (peer.has_qp) tell(peer, now, id, live_ports);
     refresh();
   }
-  // A peer that we had no business with missed what happened before; it is told when there is some.
+  // A peer without connections missed what happened before; it is sent that when there is one.
   void announce_to(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
     tell(peer, now, id, live_ports);
     refresh();
@@ -140,13 +140,13 @@ class Peers {
     timer.end_round(now, live_ports);
     refresh();
   }
-  // There is a new way to say it.
+  // There is a new path to send it by.
   void resend_update_now(Peer& peer, Time now, std::uint32_t live_ports) {
     if (!peer.update.is_pending()) return;
     peer.update.begin(now, first_repeat, live_ports);
     refresh();
   }
-  // The peer has said something new.
+  // The peer has sent something new.
   void on_update(Peer& peer, Time now, PortUpdate update, Serial<16> ticks, std::uint32_t all_ports) {
     peer.received.add(update);
     peer.received_id = update.id;

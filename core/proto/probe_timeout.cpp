@@ -27,7 +27,7 @@ Time ProbeTimeout::deadline(Time now, Duration span, Time conclusive) const {
 }
 
 // First the newest packet again, then bare probes. Without timestamps the answer to a copy proves nothing about other
-// packets, so there it is done once: many lost at the end would come back one a silence.
+// packets, so there it is done once: many lost at the end would come back one a probe timeout.
 // spec: tail-probe
 bool ProbeTimeout::ping(Time now, bool has_packets_in_flight, bool has_open_operation) {
   active_at_ = asked_at_ = now;
@@ -40,7 +40,7 @@ bool ProbeTimeout::ping(Time now, bool has_packets_in_flight, bool has_open_oper
 
 bool ProbeTimeout::on_timeout(Time now) {
   ++retries_;
-  ++unheard_;
+  ++unanswered_;
   if (retry_exponential_ != retry_forever && retries_ > retry_linear_ + retry_exponential_) return false;
   progress_at_ = active_at_ = now;
   probes_ = 0;
@@ -75,13 +75,13 @@ void ProbeTimeout::on_receiver_not_ready(Time now, std::uint8_t tx_count, Durati
   if (tx_count > 1 && !is_backing_off(now)) back_off(now, span);
 }
 
-// The network was heard: what was asked in vain is asked anew.
+// Something came in: what was asked in vain is asked anew.
 // spec: nack-backoff
 void ProbeTimeout::on_trimmed(Time now, std::uint8_t tx_count, Duration span) {
   active_at_ = now;
   probes_ = 0;
   probed_ports_ = 0;
-  unheard_ = 0;
+  unanswered_ = 0;
   if (tx_count >= trims_in_a_row && now - progress_at_ > span && !is_backing_off(now)) back_off(now, span);
 }
 

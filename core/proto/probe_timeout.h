@@ -1,5 +1,5 @@
 // What a requester does while nothing answers: how long it waits, what it asks for and by which ports, how long it
-// holds back from a peer that takes nothing, and when its patience ends. It decides; the requester sends.
+// holds back from a peer that takes nothing, and when it gives up. It decides; the requester sends.
 //
 // Two clocks run. Since the last activity (something was sent, or answered) for about a round trip, then twice and four
 // times that: ask a question; and sooner, once, from when on its answer would say that the oldest packet is lost. Since
@@ -18,7 +18,7 @@ namespace softmrc::proto {
 
 class ProbeTimeout {
  public:
-  // What silence wishes to be sent, whatever the congestion window says.
+  // What is to be sent when nothing answers, whatever the congestion window says.
   enum class ProbeAction : std::uint8_t {
     none = 0,
     copy = 1,          // of the newest packet
@@ -50,14 +50,14 @@ class ProbeTimeout {
   void on_progress(Time now) {
     progress_at_ = active_at_ = now;
     if (retries_ && !is_measured_ && doublings_ < max_doublings) ++doublings_;
-    retries_ = unheard_ = 0;
+    retries_ = unanswered_ = 0;
     probes_ = 0;
     probed_ports_ = 0;
     backoffs_ = 0;
     backoff_until_ = Time::long_ago();
   }
 
-  // How long silence may last before it means something; the round trips say `measured` (Rtt::silence). An answer
+  // How long nothing may come in before that means something; the round trips say `measured` (Rtt::silence). An answer
   // measures one only where it is to the last copy. A timer shorter than the round trip would thus never learn that,
   // and send all again and again: each answer that comes after a timeout doubles it, until the first round trip is
   // measured.
@@ -84,12 +84,12 @@ class ProbeTimeout {
   // A question is due. Nothing to ask about is a reason to wait on.
   // True where it is about packets in flight.
   bool ping(Time now, bool has_packets_in_flight, bool has_open_operation);
-  // A timeout passed. False: that was the last that patience had.
+  // A timeout passed. False: that was the last retry.
   bool on_timeout(Time now);
   Duration timeout(Duration span) const;
 
   bool has_actions() const { return actions_ != 0; }
-  // The first wish that can be granted. One whose reason is gone is forgotten.
+  // The first action that is possible. One whose reason is gone is dropped.
   ProbeAction next_action(bool has_packets_in_flight, bool can_solicit);
   void on_action_done(ProbeAction action);
   void solicit() { actions_ |= bit(ProbeAction::solicitation); }
@@ -106,10 +106,10 @@ class ProbeTimeout {
     if (probe_.ev == ev) probe_.ev = retired;
   }
 
-  // Silence may be a whole port's: of these, those that no question went by since the last answer.
+  // A whole port may be dead: of these, those that no question went by since the last answer.
   std::uint32_t unprobed(std::uint32_t ports) const { return ports & ~probed_ports_; }
   void on_probed(std::uint8_t port) { probed_ports_ |= 1u << port; }
-  // What is asked now is the last question of those that silence alone asks.
+  // What is asked now is the last of the probes that a timer alone sends.
   bool is_last_probe() const { return probes_ == max_probes_in_row; }
 
   // The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain
@@ -128,7 +128,7 @@ class ProbeTimeout {
   bool has_timed_out() const { return retries_ > 0; }
   // For two timeouts nothing came back, not even a trimmed header: what was thought of the paths is worth nothing.
   // Where packets are trimmed, the paths are judged by that: an answered probe does not show that a path carries data.
-  bool is_persistent() const { return unheard_ > 1; }
+  bool is_persistent() const { return unanswered_ > 1; }
 
  private:
   static constexpr std::uint32_t max_probes_in_row = 3;
@@ -159,12 +159,12 @@ class ProbeTimeout {
   Time asked_at_ = Time::long_ago();
   Time new_sent_at_ = Time::long_ago();
   Time backoff_until_ = Time::long_ago();
-  std::uint32_t retries_ = 0;    // timeouts since the last progress
-  std::uint32_t unheard_ = 0;    // timeouts since the last progress or trim
-  std::uint32_t doublings_ = 0;  // answers after a timeout before the first round trip was measured
-  bool is_measured_ = false;     // some round trip was
-  std::uint32_t probes_ = 0;     // since the last answer or timeout
-  std::uint32_t backoffs_ = 0;   // since the last progress
+  std::uint32_t retries_ = 0;     // timeouts since the last progress
+  std::uint32_t unanswered_ = 0;  // timeouts since the last progress or trim
+  std::uint32_t doublings_ = 0;   // answers after a timeout before the first round trip was measured
+  bool is_measured_ = false;      // some round trip was
+  std::uint32_t probes_ = 0;      // since the last answer or timeout
+  std::uint32_t backoffs_ = 0;    // since the last progress
   std::uint32_t probed_ports_ = 0;
 };
 

@@ -10,7 +10,7 @@ MaybeError wrong_state(QpState state, const char* allowed) {
   return Error{Error::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
 }
 
-// Acknowledgements of packets and questions name both queue pairs, of which whoever only guesses knows neither.
+// Acknowledgements of packets and questions name both queue pairs, of which a forger who only guesses knows neither.
 // spec: pdcids
 bool is_between(const wire::Packet& packet, std::uint32_t from, std::uint32_t to) {
   const auto names = [=](const auto& body) {
@@ -178,7 +178,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
   } else if (const auto* aeth = std::get_if<wire::Aeth>(&packet.body)) {
     status = requester_.on_ack(now, *aeth, Psn(packet.bth.psn));
   } else if (const auto* probe = std::get_if<wire::Probe>(&packet.body)) {
-    // Whoever asks has heard nothing of late.
+    // A peer that asks has received nothing of late.
     reverse_.on_received(now);
     reverse_.on_suspect(now, requester_.rtt().smoothed());
     responder_.on_probe(*probe, arrival);
@@ -206,8 +206,8 @@ Time QueuePair::deadline(Time now) const {
   return state_ == QpState::rts ? std::min(requester_.deadline(now), replies) : replies;
 }
 
-// Proven ports, or where the cause came from if there are none. If there are and the peer seems not to hear, they may
-// be dead by now: then chance decides, since taking turns could always give the same to the ACK behind a SACK.
+// Proven ports, or where the cause came from if there are none. If there are and the peer seems to receive nothing,
+// they may be dead by now: then chance decides, since taking turns could always give the same to the ACK behind a SACK.
 std::uint32_t QueuePair::reply_ports(Time now) {
   const std::uint32_t validated = live_ports_ & validated_ports_;
   const std::uint32_t back = live_ports_ & 1u << responder_.reply_trigger_port();

@@ -1,5 +1,5 @@
 // A queue pair: the state machine, and the two halves it feeds. Neither half calls the other; what one learns that the
-// other needs (which way back works) passes through here.
+// other needs (which reverse path works) passes through here.
 //
 //   RESET --init--> INIT --rtr--> RTR --rts--> RTS
 //                                  \            /
@@ -23,7 +23,7 @@ namespace softmrc::proto {
 // spec: qp-states
 enum class QpState : std::uint8_t { reset, init, rtr, rts, error };
 
-// A path that wants an EV probe: one of the rotation's, or a port's way back.
+// A path that wants an EV probe: one of the rotation's, or a port's reverse path.
 struct ProbeRequest {
   std::uint16_t ev = no_ev;  // no_ev: the reverse path of `port`
   std::uint8_t port = 0;
@@ -63,7 +63,7 @@ class QueuePair {
   bool has_reply() const { return responder_.has_reply(); }
   bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);
   Requester::Poll poll_data(Time now, std::uint32_t free_ports, Transmit& out);
-  // `shared`: what all queue pairs to this peer know of the ways back; empty where there is no other.
+  // `shared`: what all queue pairs to this peer know of the reverse paths; empty where there is no other.
   std::optional<ProbeRequest> next_probe(Time now, std::uint32_t free_ports, std::span<SharedReversePath> shared);
   // A probe is due, but its port had no room when it was last polled.
   bool is_probe_due(Time now) const {
@@ -113,7 +113,7 @@ class QueuePair {
   void note_arrival(std::uint8_t port, std::uint32_t entropy) { reverse_.on_arrival(port, entropy); }
   // Ports on which something may leave that is not data.
   std::uint32_t open_ports() const { return reverse_.open_ports(); }
-  // By the way back of this port, or for once by another path of it.
+  // By the reverse path of this port, or for once by another path of it.
   void address_reply(std::uint8_t port, bool by_another, Transmit& out) {
     out.port = port;
     if (!reverse_.is_built()) return;
@@ -122,7 +122,7 @@ class QueuePair {
     out.entropy = choice.value;
     out.wide = choice.ev == no_ev ? nullptr : requester_.evs().wide(choice.ev);
   }
-  // There is evidence that the peer does not hear us.
+  // There is evidence that the peer does not receive what we send.
   bool seems_unreachable(Time now) const {
     return is_working() && (reverse_.is_suspect(now) || (state_ == QpState::rts && requester_.is_probing()));
   }

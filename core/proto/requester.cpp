@@ -298,7 +298,7 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
   return Poll::sent;
 }
 
-// What silence wishes goes out whatever the congestion window says; a wish that finds no port stays a wish.
+// What the probe timeout wants goes out whatever the congestion window says; if no port is free, it waits for one.
 std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t free_ports, Transmit& out) {
   const bool all_settled = messages_.has_sent_operation() && messages_.front().last_psn() - sent_.first() < 0;
   const ProbeTimeout::ProbeAction action = pto_.next_action(sent_.in_flight(), all_settled);

@@ -193,7 +193,7 @@ void Requester::resolve_copies(Psn psn, const wire::Sack& sack) {
   if (r.answers != AckedCopy::newest && r.state == SentState::in_flight) r.answers = acked_copy(r, sack);
 }
 
-// A packet was sent again in silence, and this SACK says which copy it answers. If the second, and the path of
+// A packet was sent again by a timer, and this SACK says which copy it answers. If the second, and the path of
 // the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one
 // packet at a time would stumble over the same dead path lap after lap.
 void Requester::attribute_first_copy(Psn psn, const wire::Sack& sack) {
@@ -271,7 +271,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   ++context_.stats.nacks_received;
   const Psn psn(nack.nack_psn);
   if (nack.reason == wire::NackReason::unexpected_event) {
-    // The last word of another connection, one that had these numbers before us, is not for us.
+    // The last acknowledgement of another connection, one that had these numbers before us, is not for us.
     if (is_unconfirmed(psn)) return CompletionStatus::peer_error;
     refuse_acknowledgement(now, psn);
     return CompletionStatus::success;
@@ -299,7 +299,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   return CompletionStatus::success;
 }
 
-// A header that came through is proof that the path lives. The last hop's queue is no path's fault.
+// A header that came through shows that the path works. The last hop's queue is no path's fault.
 void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes) {
   ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);

@@ -320,7 +320,7 @@ bool Responder::has_news() const {
 }
 
 // Which 64 PSNs a SACK reports: blocks with news take turns; without news, the block that holds the trigger, or else
-// what comes right after cack, in case the SACK that told it before was lost.
+// what comes right after cack, in case the SACK that reported it before was lost.
 // spec: sack-bitmap
 Psn Responder::choose_base(const Reply& reply) {
   constexpr std::uint32_t block_mask = Psn::mask >> 6;

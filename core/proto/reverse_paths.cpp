@@ -34,7 +34,7 @@ void ReversePaths::on_evs_changed() {
     Path& path = paths_[port];
     if (path.ev != no_ev && (*evs_)[path.ev].value == path.value && (*evs_)[path.ev].state != EvState::denied) continue;
     take(port, draw(port, *evs_));
-    // What was found out about the way back here, and what is still to be, is about another path.
+    // What was found out about the reverse path here, and what is still to be, is about another path.
     path.confirmed_at = Time::long_ago();
     healthy_ |= 1u << port;
     awaiting_ &= ~(1u << port);
@@ -80,8 +80,8 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
 
-// A path that works one way only is asked for by probes whose answers take the wrong way back for the most part. Those
-// few that arrive are remembered, so that not every message has to find that path anew.
+// A path that works one way only is asked for by probes whose answers take the wrong reverse path for the most part.
+// Those few that arrive are remembered, so that not every message has to find that path anew.
 std::uint32_t ReversePaths::likeliest(std::uint32_t arrival_port, std::uint32_t ports) const {
   if (arrival_port >= paths_.size()) return arrival_port;
   std::uint32_t newest = arrival_port;

@@ -1,9 +1,9 @@
 // The paths that acknowledgements take: one EV per port, apart from the data's rotation but out of the same set, so
 // that what the controller denied or replaced carries nothing. A port all of whose EVs are denied carries no
 // acknowledgement. A SACK goes back by the port its packet came in on, since that port just proved alive, unless the
-// way back there is known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any,
-// and otherwise an EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the same
-// peer take each other's word for a port: only one of them probes it in that time.
+// reverse path there is known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends
+// any, and otherwise an EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the
+// same peer take each other's word for a port: only one of them probes it in that time.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace softmrc::proto {
 
-// What the queue pairs to one peer tell each other about the way back by one port.
+// What the queue pairs to one peer tell each other about the reverse path by one port.
 struct SharedReversePath {
   Time probed_at = Time::long_ago();
   Time answered_at = Time::long_ago();
@@ -63,7 +63,7 @@ class ReversePaths {
   // The peer sent again what had arrived: our answer may have been lost. Paths that nothing has confirmed of late try
   // another EV, at once instead of after a round of probes, but not more often than answers can come.
   void on_suspect(Time now, Duration rtt);
-  // Data came in: the way back matters.
+  // Data came in: the reverse path matters.
   void on_received(Time now) {
     if (!receiving_ && !awaits_) round_at_ = now + interval_;
     receiving_ = true;
@@ -90,9 +90,9 @@ class ReversePaths {
     std::uint32_t arrived_by = 0;  // what the peer's last packet on this port took
     std::uint16_t ev = no_ev;
   };
-  // A port that has been silent for so many rounds while another answered is not given the benefit of the doubt.
+  // A port that has been silent for so many rounds while another answered counts as broken.
   static constexpr int max_rounds_silent = 10;
-  // Timers and probes of a peer that hears nothing are a second apart at most.
+  // Timers and probes of a peer that receives nothing are a second apart at most.
   static constexpr Duration suspect_lifetime = seconds(2);
 
   // The set, or its twin as long as nobody has built it: made to begin with and thrown away, and kept from the first

@@ -20,7 +20,7 @@ class Rtt {
         least_(least),
         learn_(learn) {}
 
-  // A packet sent twice inside one tick of its timestamp leaves a doubt of that tick: such a sample may smooth, but not
+  // A packet sent twice inside one tick of its timestamp is uncertain by that tick: such a sample may smooth, but not
   // lower the base.
   void on_sample(Duration sample, bool is_certain = true) {
     if (sample <= Duration{0}) return;
@@ -47,8 +47,8 @@ class Rtt {
   Duration smoothed() const { return smoothed_; }
   bool has_sample() const { return samples_ > 0; }
 
-  // How long silence may last before it means something. A base that is held up tells of scheduling and not of when
-  // answers come: by how much those vary is seen, and a part of it is enough.
+  // How long nothing may come in before that means something. A base that is held up tells of scheduling and not of
+  // when answers come: by how much those vary is seen, and a part of it is enough.
   Duration silence() const { return smoothed_ + std::max({deviation_ * 4, fastest_ / 2, least_ / 8}); }
 
  private:

@@ -40,7 +40,7 @@ struct SentRecord {
   bool on_ev_list : 1 = false;
   bool path_charged : 1 = false;    // the verdict of loss counted against its EV
   bool window_charged : 1 = false;  // and against the congestion window
-  bool is_ambiguous = false;        // sent again in silence, without a verdict on the first copy
+  bool is_ambiguous = false;        // sent again by a timer, without a verdict on the first copy
   bool was_nacked = false;          // the last transmission is known not to have been taken
   AckedCopy answers = AckedCopy::newest;
 };

@@ -71,7 +71,7 @@ void TimeWait::owe_ack(std::uint32_t qpn, std::uint8_t port) {
   if (place && states_[*place].has_confirmed) answer({*place, qpn, {}, 0, 0, port, false});
 }
 
-// These are bounded by the words that are kept, and no peer can make them more.
+// These are bounded by the states that are kept, and no peer can make them more.
 void TimeWait::repeat(std::uint32_t turn) {
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const std::uint32_t place = order_[i];

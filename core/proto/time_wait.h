@@ -1,6 +1,6 @@
-// Queue pairs that were destroyed, and what they still have to say: what they took has arrived, and they take no more.
+// Queue pairs that were destroyed, and what they still answer: what they took has arrived, and they take no more.
 // A peer whose last acknowledgement was lost asks again, perhaps after the queue pair is gone. Without an answer it
-// would wait until its patience ends, and then report as failed what has arrived.
+// would wait until its retries end, and then report as failed what has arrived.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TimeWaitState {
   Psn cack;                     // everything up to here has arrived
   std::uint16_t confirmed = 0;  // the newest message that has
   bool has_confirmed = false;
-  // The ways back that it had: ports that may be used, and what to use there.
+  // The reverse paths that it had: ports that may be used, and what to use there.
   std::uint32_t open_ports = ~0u;
   std::vector<std::uint32_t> entropies;  // by port
   std::vector<wire::EvBytes> wide;       // by port, where paths are SRv6's
@@ -39,10 +39,10 @@ class TimeWait {
   // The number is used again.
   void forget(std::uint32_t qpn);
   bool empty() const { return order_.empty(); }
-  // Words that nobody asked for until their time was over are dropped.
+  // Those that nobody asked for until their time was over are dropped.
   void handle_timeout(Time now);
   Time deadline() const { return order_.empty() ? Time::never() : states_[order_.front()].until; }
-  // The peer of a word that was dropped; each counts once. Ask until there is none.
+  // The peer of one that was dropped; each counts once. Ask until there is none.
   std::optional<std::uint32_t> poll_expired();
 
   // A packet for a queue pair that does not exist. An acknowledgement is no question: a peer that closes
@@ -53,14 +53,14 @@ class TimeWait {
   // Says once more, unasked, what each queue pair took; by another port for each `turn`, since one may be dead.
   void repeat(std::uint32_t turn);
   bool has_answer() const { return !answers_.empty(); }
-  // `live_ports` says of a peer on which ports it can hear.
+  // `live_ports` says of a peer on which ports it can receive.
   template <typename LivePorts>
   bool poll(std::uint32_t free_ports, const LivePorts& live_ports, Transmit& out) {
     for (std::size_t turns = answers_.size(); turns; --turns) {
       const Answer answer = answers_.front();
       answers_.pop();
       const TimeWaitState& state = states_[answer.place];
-      if (state.qpn != answer.qpn || state.open_ports == 0) continue;  // overwritten meanwhile, or not to speak at all
+      if (state.qpn != answer.qpn || state.open_ports == 0) continue;  // overwritten meanwhile, or may send nothing
       const std::uint32_t live = state.open_ports & live_ports(state.peer);
       const std::uint32_t ports = free_ports & (live ? live : state.open_ports);
       if (ports) {

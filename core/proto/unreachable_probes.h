@@ -1,6 +1,6 @@
 // Peers of which the network said that nobody is there any more (ICMP: port unreachable). Anybody can forge that, so it
 // decides nothing: the peer is asked for a sign of life on every plane, at once and again and again, and is given up
-// only if nothing at all has come from it by the end of a shorter patience than the timers have.
+// only if nothing at all has come from it by the end of a shorter timeout than the queue pairs have.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class UnreachableProbes {
     return std::any_of(unreachable_probes_.begin(), unreachable_probes_.end(),
                        [peer](const Suspect& suspect) { return suspect.peer == peer; });
   }
-  // One suspect at a time: whoever forges reports must not make us ask more often than this.
+  // Each peer once: forged reports must not make us ask more often than this.
   void add(Time now, std::uint32_t peer, std::uint32_t ports, Duration patience) {
     if (!contains(peer)) unreachable_probes_.push_back({peer, ports, now, now + patience, false});
   }
@@ -37,7 +37,7 @@ class UnreachableProbes {
     std::erase_if(unreachable_probes_, [peer](const Suspect& suspect) { return suspect.peer == peer; });
   }
   // Something came from this peer, whatever it was.
-  void on_heard(std::uint32_t peer) {
+  void on_received(std::uint32_t peer) {
     for (Suspect& suspect : unreachable_probes_)
       if (suspect.peer == peer) suspect.dead_at = Time::never();
   }
@@ -93,8 +93,8 @@ class UnreachableProbes {
     std::uint32_t peer = 0;
     std::uint32_t ports = 0;  // that this round has yet to ask
     Time probe_at{};
-    Time dead_at{};           // never: it was heard; the entry then only keeps the next suspect waiting
-    bool was_probed = false;  // where nothing may be said, silence means nothing
+    Time dead_at{};           // never: something came from it; the entry then only keeps the next suspect waiting
+    bool was_probed = false;  // where nothing may be sent, no answer means nothing
   };
   std::vector<Suspect> unreachable_probes_;
 };

@@ -1,4 +1,4 @@
-// An endpoint's tables, copied for whoever wants to know: nobody is waited for while they are.
+// An endpoint's tables, copied for monitoring: nobody is waited for while they are.
 #pragma once
 
 #include <optional>

@@ -91,7 +91,7 @@ AeadProtector::Session* AeadProtector::session_for(Time now, const proto::Transm
   return transmit.packet.bth.dqp == wire::endpoint_qpn ? any_session_to(now, transmit.peer) : nullptr;
 }
 
-// In turn, so that none that is heard the loudest speaks for all: it may be another's who poses as this peer.
+// In turn, so that the one with the most packets does not stand for all: it may be another's who poses as this peer.
 AeadProtector::Session* AeadProtector::any_session_to(Time now, std::uint32_t peer) {
   const auto found = by_peer_.find(peer);
   if (found == by_peer_.end()) return nullptr;
@@ -99,7 +99,7 @@ AeadProtector::Session* AeadProtector::any_session_to(Time now, std::uint32_t pe
   Session* chosen = nullptr;
   for (std::size_t i = 0; i < known.size() && !chosen; ++i) {
     Session* next = known[(turn_ + i) % known.size()];
-    if (now - next->heard_at < heard_lately) chosen = next;
+    if (now - next->received_at < recent) chosen = next;
   }
   if (!chosen) chosen = known[turn_ % known.size()];
   turn_ = static_cast<std::uint32_t>(std::find(known.begin(), known.end(), chosen) - known.begin()) + 1;
@@ -127,7 +127,7 @@ bool AeadProtector::seal(Time now, OutgoingPacket& packet) {
 }
 
 // What names no queue pair of this peer's is nobody's, however well it is sealed. One that is expected has keys from
-// the first packet that names it: whoever wrote it can have made what the peer would have, and no more.
+// the first packet that names it: its author can have made what the peer would have, and no more.
 proto::Integrity AeadProtector::open(Time now, wire::MutableBytes& packet, std::uint32_t& opened_by) {
   const std::size_t clear = wire::clear_size(packet, origin_.is_trimmed);
   if (clear == 0) return proto::Integrity::unsealed;
@@ -144,7 +144,7 @@ proto::Integrity AeadProtector::open(Time now, wire::MutableBytes& packet, std::
     case crypto::OpenStatus::forged: return proto::Integrity::forged;
     case crypto::OpenStatus::replayed: return proto::Integrity::replayed;
   }
-  session.heard_at = now;
+  session.received_at = now;
   session.out.on_heard(session.in.epoch());
   tidies_at_ = std::min(tidies_at_, session.in.old_until());
   opened_by = qpn;

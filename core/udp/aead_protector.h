@@ -38,7 +38,7 @@ class AeadProtector final : public PacketProtector {
 
   // Uses the keys up.
   void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys);
-  // Keys of a queue pair to come with whoever is at a place: used up when either end first speaks.
+  // Keys of a queue pair to come with the peer at a place: used up when either end first speaks.
   void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys);
   std::size_t expected() const { return expected_.size(); }
   bool is_expected(std::uint32_t qpn) const { return by_qpn_.contains(qpn) || expected_.contains(qpn); }
@@ -57,9 +57,9 @@ class AeadProtector final : public PacketProtector {
   void handle_timeout(Time now);
   std::size_t sessions() const { return by_qpn_.size(); }
   // When something authentic came under this queue pair's keys; long ago: never, or it has none.
-  Time heard_at(std::uint32_t qpn) const {
+  Time received_at(std::uint32_t qpn) const {
     const auto found = by_qpn_.find(qpn);
-    return found == by_qpn_.end() ? Time::long_ago() : found->second->heard_at;
+    return found == by_qpn_.end() ? Time::long_ago() : found->second->received_at;
   }
 
   std::uint32_t overhead() const override { return static_cast<std::uint32_t>(wire::sealed_data_overhead); }
@@ -72,7 +72,7 @@ class AeadProtector final : public PacketProtector {
   // A little longer than the engine answers for a queue pair that is gone.
   static constexpr Duration afterlife = seconds(4);
   // While the peer uses a key it has it; after that it may not, and all are tried in turn.
-  static constexpr Duration heard_lately = seconds(1);
+  static constexpr Duration recent = seconds(1);
 
   struct Session {
     std::uint32_t qpn;
@@ -80,7 +80,7 @@ class AeadProtector final : public PacketProtector {
     std::uint32_t dest_qpn;
     crypto::PacketSealer out;
     crypto::PacketOpener in;
-    Time heard_at;
+    Time received_at;
     Time ends_at = Time::never();
   };
   struct PendingSession {

@@ -10,7 +10,7 @@
 namespace softmrc::udp {
 namespace {
 
-// Whoever writes a capture must never wait for who reads it: lanes do.
+// Who writes a capture, which lanes do, must never wait for who reads it.
 std::FILE* opened(const std::string& path) {
   const std::string what = "cannot write a capture to " + path;
   std::string why;

@@ -37,7 +37,7 @@ std::uint32_t CompletionQueues::part_in(Queue& queue, std::uint32_t number) {
   const std::uint32_t cq = lane.with_engine([](proto::Endpoint& e, Time) { return e.create_cq(); });
   queue.parts.push_back({number, cq});
   lane.set_comp_channel(cq, &queue.event_count, queue.fd);
-  // Who waits in the first lane alone would not hear of this one.
+  // Who waits in the first lane alone would not notice this one.
   if (queue.parts.size() == 2) {
     queue.state = QueueState::of_several;
     lanes_[queue.parts[0].lane].wake_waiters();
@@ -96,7 +96,7 @@ std::size_t CompletionQueues::take(Queue& queue, std::span<proto::Completion> ou
       if (is_one && !has_more) make_unreadable(fd);
     });
   }
-  // A second lane may have joined after the look at which there are, and what it told of is not to be lost with the
+  // A second lane may have joined after the look at which there are, and what it reported is not to be lost with the
   // rest.
   const bool has_grown = is_one && queue.state == QueueState::of_several;
   // That the device is closed stays to be read.

@@ -30,7 +30,7 @@ class CompletionQueues {
   std::size_t poll(std::uint32_t cq, std::span<proto::Completion> out);
   // A descriptor that is readable while the queue may hold something.
   int fd(std::uint32_t cq);
-  // The device is closed, or failed: whoever waits returns. With the lanes' mutex held.
+  // The device is closed, or failed: those that wait return. With the lanes' mutex held.
   void wake_all();
 
  private:

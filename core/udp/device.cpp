@@ -63,7 +63,7 @@ void Device::close_after_fork() {
   lanes_.close_after_fork();
 }
 
-// The device counts as closed: whoever waits, for whichever lane, returns.
+// The device counts as closed: those that wait return, for whichever lane.
 void Device::on_failure() {
   const std::lock_guard lock(lanes_.mutex());
   cqs_.wake_all();

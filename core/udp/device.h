@@ -44,7 +44,7 @@ class Device {
   void stop_lingering() { lanes_.stop_lingering(); }
   void close_after_fork();
   std::string failure() { return lanes_.failure(); }
-  // It is told when the device is closed, and goes with it. Before others know of the device.
+  // It is closed with the device, and destroyed with it. Before others know of the device.
   void attach(std::unique_ptr<DeviceService> service);
 
   std::uint32_t lanes() const { return lanes_.size(); }

@@ -20,7 +20,7 @@ DeviceEvents::~DeviceEvents() {
 
 void DeviceEvents::wake_all() { make_readable(fd_); }
 
-// Every lane has the same ports; it is told once.
+// Every lane has the same ports; it is reported once.
 void DeviceEvents::add(std::uint32_t lane, proto::Event event, std::vector<proto::Event>& out) const {
   if (event.type == proto::EventType::port_state && lane > 0) return;
   if (event.type == proto::EventType::peer_ports) event.code = peers_.name_of(lane, event.code);

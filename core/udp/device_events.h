@@ -14,7 +14,7 @@ class DeviceEvents {
   DeviceEvents(const DeviceEvents&) = delete;
   DeviceEvents& operator=(const DeviceEvents&) = delete;
 
-  // With the lanes' mutex held: what a lane that opens is given; and the device has failed, whoever waits returns.
+  // With the lanes' mutex held: what a lane that opens is given; and the device has failed, those that wait return.
   void set_up(Lane& lane) { lane.set_event_fd(fd_); }
   void wake_all();
 

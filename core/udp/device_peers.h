@@ -19,7 +19,7 @@ class DevicePeers {
   // Refused where a lane knows somebody else there. To be removed as often as it was added.
   proto::MaybeError add(std::vector<PeerPlane> planes, std::uint32_t& peer);
   bool remove(std::uint32_t peer);
-  // See Lane: whoever is there becomes a peer of that lane when the first packet comes or goes.
+  // See Lane: who is there becomes a peer of that lane when the first packet comes or goes.
   proto::MaybeError expect(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
   // INIT to RTR. A peer's queue pairs are all sealed or none is, whichever lanes they are in.
   proto::MaybeError connect(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys);

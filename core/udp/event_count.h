@@ -1,4 +1,5 @@
-// For callers that wait for several lanes at once, and so drive none of them: whoever has something for them rings.
+// For callers that wait for several lanes at once, and so drive none of them: a lane that has something for them
+// notifies.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Weather for a real port: what it does to the packets that leave by it (and, for loss and black holes, to those that
+// Faults of a real port: what it does to the packets that leave by it (and, for loss and black holes, to those that
 // come in), so that every failure can be shown without root and without a second machine.
 #pragma once
 
@@ -35,7 +35,7 @@ struct Faults {
   std::uint32_t mtu = 0;    // swallows IP packets of more bytes, both ways, likewise; 0: none
 
   bool is_active() const { return black_hole || mtu > 0 || drop > 0 || needs_copy(); }
-  // Packets that only may vanish still go from the user's memory; the others are copied, which is fine for weather.
+  // Packets that only may vanish still go from the user's memory; the others are copied, which is fine for faults.
   bool needs_copy() const {
     return duplicate > 0 || reorder > 0 || corrupt > 0 || mark > 0 || trim > 0 || delay.ps > 0;
   }

@@ -1,4 +1,4 @@
-// The last events of a lane, for whoever asks later: taking them takes nothing from those that poll for events.
+// The last events of a lane, for those that ask later: taking them takes nothing from those that poll for events.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ unsigned close_blank(OutgoingPacket& packet) {
   return pad;
 }
 
-// A packet that is too short to have one is left to whoever parses it.
+// A packet that is too short to have one is left to the parser.
 void strip(wire::MutableBytes& packet) {
   if (packet.size() >= wire::icrc_size) packet = packet.first(packet.size() - wire::icrc_size);
 }

@@ -41,7 +41,7 @@ Lane::Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, Profiles& prof
   }
 }
 
-// A system that has no thread to spare at this moment is no reason to end whoever asked for the lane.
+// A system that has no thread to spare at this moment is no reason to end the process that asked for the lane.
 void Lane::begin() {
   try {
     thread_ = std::thread([this] { live(); });
@@ -111,7 +111,7 @@ void Lane::open_descriptors() {
   };
   add(wake_fd_, tag_wake);
   if (links_ && links_->fd() >= 0) add(links_->fd(), tag_links);
-  // Of sockets that only send, errors are heard, which needs no asking.
+  // Of sockets that only send, errors are reported, which needs no asking.
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
     for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s)
       add(planes_[p].sockets[s].fd(), tag_of(p, s), s == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u);
@@ -180,7 +180,7 @@ void Lane::wake() {
   [[maybe_unused]] const ssize_t written = wake_fd_ < 0 ? 0 : write(wake_fd_, &one, sizeof one);
 }
 
-// Whoever sleeps set an alarm for the engine's deadline as it was; a post may have brought that forward.
+// A driver that sleeps set its timeout by the engine's deadline as it was; a post may have brought that forward.
 void Lane::wake_sleeper_if_late() {
   if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) wake();
 }
@@ -284,7 +284,7 @@ void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
 Duration Lane::ping(std::uint32_t qpn) {
   return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
     engine.ping(qpn);
-    return now - protectors_.heard_at(qpn);
+    return now - protectors_.received_at(qpn);
   });
 }
 
@@ -404,8 +404,8 @@ std::uint32_t Lane::peer_at(const sockaddr_storage& from) {
   return place == proto::no_peer ? place : admit(place);
 }
 
-// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number
-// to another, this must be done.
+// The engine lets go of peers that nobody holds; from then on their packets are of an unknown source. Before it gives a
+// number to another, this must be done.
 void Lane::forget_peers() {
   if (engine_.stats().peers_forgotten == peers_forgotten_) return;
   peers_forgotten_ = engine_.stats().peers_forgotten;
@@ -448,7 +448,7 @@ void Lane::notify() {
   leader_follower_.wake_done();
 }
 
-// Whoever waits learns so that the lane is closed.
+// Those that wait notice so that the lane is closed.
 void Lane::wake_comp_channels() {
   for (const CompletionChannel& comp_channel : comp_channels_) {
     make_readable(comp_channel.fd);
@@ -555,7 +555,7 @@ void Lane::set_capture(const std::shared_ptr<Capture>& capture) {
 void Lane::set_faults(std::uint32_t plane, const Faults& faults) {
   const LeaderFollower::EngineLock engine_lock(leader_follower_);
   if (is_over_) return;
-  if (has_posts_ && !closed_) transmit();  // in the weather in which it was posted
+  if (has_posts_ && !closed_) transmit();  // under the faults under which it was posted
   planes_[plane].set_faults(clock_.now(), faults);
   watch_room(plane);
 }

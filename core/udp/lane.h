@@ -64,7 +64,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, Profiles& profiles, std::uint32_t links_up,
        std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
-  // Starts the thread, when all is set: whoever still sets something would wait for it. Throws DeviceError.
+  // Starts the thread, when all is set: setting more would wait for it. Throws DeviceError.
   void begin();
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
@@ -120,14 +120,14 @@ class Lane final : public proto::Driver, public proto::QpFactory {
     progress_requested_ = true;
     if (is_asleep_) wake();
   }
-  // Who is told when this queue holds something: a descriptor that becomes readable, a bell that is rung. Null: nobody.
+  // Who is notified when this queue holds something; the descriptor becomes readable. Null: nobody.
   void set_comp_channel(std::uint32_t cq, EventCount* event_count, int fd);
   // The same for events.
   void set_event_fd(int fd);
-  // Whoever waits here looks up.
+  // Those that wait here look again.
   void wake_waiters();
 
-  // The owner has another mind about ports: heed it at once, or as soon as this lane drives next.
+  // The owner's ports changed: apply that at once, or as soon as this lane drives next.
   void apply_port_state();
   void apply_port_state_soon();
 
@@ -154,7 +154,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
-  // Which sizes of packets get through to whoever is there, plane by plane: asked as often as the caller likes, by
+  // Which sizes of packets get through to who is there, plane by plane: asked as often as the caller likes, by
   // another socket each time. `answered` has the largest UDP payload that was answered on each plane.
   std::uint32_t start_pmtu_discovery(std::vector<PeerPlane> planes);
   void send_pmtu_probes(std::uint32_t discovery, std::span<const std::uint32_t> sizes);
@@ -267,7 +267,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
 
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
-  std::mutex wake_mutex_;  // others wake without a visit, and its number may be another's once it is closed
+  std::mutex wake_mutex_;  // others wake without the engine's lock, and its number may be another's once it is closed
   std::vector<CompletionChannel> comp_channels_;
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;  // found readable by the last look
@@ -279,7 +279,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   bool links_ready_ = false;
   std::uint64_t peers_forgotten_ = 0;
   std::atomic<bool> has_new_ports_{false};
-  std::uint32_t ports_ = ~0u;  // as the engine was told last
+  std::uint32_t ports_ = ~0u;  // as the engine has them
 
   LeaderFollower leader_follower_;
   Spin spin_;
@@ -288,9 +288,9 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   std::atomic<bool> is_over_{false};
   bool lingering_stopped_ = false;
   bool tx_pending_ = false;  // the last driver left without sending
-  bool has_posts_ = false;   // visitors left something for the driver to send
+  bool has_posts_ = false;   // other threads left something for the driver to send
   std::atomic<bool> progress_requested_{false};
-  std::atomic<bool> is_asleep_{false};  // who nudges must wake the driver
+  std::atomic<bool> is_asleep_{false};  // request_progress must wake the driver
   std::string failure_;
   Time sleeps_until_ = Time::long_ago();
   std::thread thread_;

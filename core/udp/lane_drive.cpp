@@ -240,7 +240,7 @@ namespace {
 
 // A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone,
 // which may merely have another name now. And an address that no socket is bound to an interface for may move to
-// another one; while the old one has it still, it was only given to both. Nothing where that cannot be told yet.
+// another one; while the old one has it still, it was only given to both. Nothing where that is not known yet.
 std::optional<bool> is_now_of(const Plane& plane, const LinkState& change) {
   const bool may_be = change.address ? plane.plan.interface.empty() && *change.address == plane.plan.address
                                      : change.is_up && change.name == plane.link();

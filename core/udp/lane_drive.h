@@ -27,8 +27,8 @@ void Lane::drive(Lock& lock, Time until, Done done) {
       progress_requested_ = false;
       if (progress()) worked = true;
     }
-    // Whoever waited for this will most likely answer it: acknowledgements then leave with the answer, and the peer is
-    // woken once instead of twice. If not, the next driver pays what is owed.
+    // A caller that waited for this will most likely answer it: acknowledgements then leave with the answer, and the
+    // peer is woken once instead of twice. If not, the next driver pays what is owed.
     if (done()) {
       tx_pending_ = true;
       if (has_posts_) transmit();
@@ -55,7 +55,7 @@ void Lane::drive(Lock& lock, Time until, Done done) {
     const Time deadline = std::min({next_deadline(), until, now + longest_sleep});
     if (deadline <= now) continue;
     const bool spins = spin_.wants_more(now);
-    // Either this is seen by who nudges, or the nudge is seen here.
+    // Either request_progress sees this, or its request is seen here.
     is_asleep_ = !spins;
     if (progress_requested_ && !progress_handlers_.empty()) {
       is_asleep_ = false;

@@ -76,7 +76,7 @@ Lane& LaneSet::open(std::uint32_t number) {
     lane.begin();
     lanes_[next] = std::move(opened);
     ++open_;
-    lane.apply_port_state_soon();  // what changed meanwhile was told to the others only
+    lane.apply_port_state_soon();  // what changed meanwhile was applied to the others only
   }
   return *lanes_[number];
 }

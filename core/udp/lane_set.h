@@ -28,7 +28,7 @@ class LaneSet final : private LaneOwner {
   // `on_failed` says that one has ended by a failure, from its thread.
   LaneSet(DeviceConfig plan, Profiles& profiles, std::function<void(Lane&)> set_up, std::function<void()> on_failed);
 
-  // For what the parts of a device keep about its lanes. Whoever has an engine to himself must not ask for it.
+  // For what the parts of a device keep about its lanes. Not to be asked for with an engine to oneself.
   std::mutex& mutex() { return mutex_; }
 
   const DeviceConfig& plan() const { return plan_; }

@@ -1,8 +1,8 @@
 // Whose turn it is to drive. One thread at a time does: the lane's own, unless a caller waits; then that one drives,
 // because waking a second thread for every message would cost more than the message.
 //
-// Callers come for a moment (a EngineLock) or to stay (lead). Whoever drives holds the lock but for when it sleeps, and
-// makes room for visitors between two batches: a mutex is not fair by itself.
+// Callers come for a moment (a EngineLock) or to stay (lead). The leader holds the lock but for when it sleeps, and
+// makes room for others between two batches: a mutex is not fair by itself.
 #pragma once
 
 #include <atomic>
@@ -61,7 +61,7 @@ class LeaderFollower {
       std::erase(followers_, &self);
       if (is_over_) over_.notify_all();
     }
-    // It may have been told of a turn that it no longer wants.
+    // It may have been given a turn that it no longer wants.
     if (is_driven_) return;
     if (has_followers()) wake_next();
     else call_own_thread();
@@ -89,7 +89,7 @@ class LeaderFollower {
     over_.wait(lock, [this] { return !is_driven_ && !has_followers(); });
   }
 
-  // Nobody drives from here on, and whoever waits for a turn looks up.
+  // Nobody drives from here on, and those that wait for a turn return.
   void end() {
     is_over_ = true;
     wake_all();
@@ -99,7 +99,7 @@ class LeaderFollower {
     for (Follower* follower : followers_) follower->wakes.notify_one();
     over_.notify_all();
   }
-  // Those that have what they wait for. Whoever drives asks for them, since most of many have nothing after most
+  // Those that have what they wait for. The leader asks for them, since most of many have nothing after most
   // turns, and to wake a thread costs more than the turn.
   void wake_done() {
     for (Follower* follower : followers_)
@@ -123,7 +123,7 @@ class LeaderFollower {
   }
 
  private:
-  // A caller that waits while another drives. What it waits for is asked under the lock, by whoever has that.
+  // A caller that waits while another drives. What it waits for is asked under the lock, by the thread that has that.
   struct Follower {
     template <typename Done>
     explicit Follower(Done& done)
@@ -168,7 +168,7 @@ class LeaderFollower {
   std::atomic<int> waiters_{0};
   bool is_driven_ = false;
   bool own_thread_drives_ = false;
-  bool is_parked_ = false;  // the own thread sleeps until told
+  bool is_parked_ = false;  // the own thread sleeps until it is woken
   std::atomic<bool> is_over_{false};
   std::vector<Follower*> followers_;  // callers that wait their turn to drive, in the order in which they came
   // How often callers have driven, and given something to send. Written under the lock.

@@ -27,7 +27,7 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  // Negative where the system has no such messages for us; ports then stay up until told otherwise.
+  // Negative where the system has no such messages for us; ports then stay up until set otherwise.
   int fd() const { return fd_; }
   // What has changed since last asked. False when some of the kernel's messages were lost: ask for every link's state.
   bool read(std::vector<LinkState>& out);

@@ -1,5 +1,5 @@
 // What closes a packet, and tells when it is opened whether it is what was sent: one face for all that do, chosen by
-// peer, so that whoever makes packets or takes them in need not know which. A checksum (icrc_protector.h) finds what
+// peer, so that code which makes packets or takes them in need not know which. A checksum (icrc_protector.h) finds what
 // the network did; a cipher (aead_protector.h) what anybody did.
 #pragma once
 

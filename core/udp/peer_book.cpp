@@ -37,7 +37,7 @@ proto::MaybeError refused(const char* field, std::string value, std::string allo
   return proto::Error{proto::Error::Kind::config, field, std::move(value), std::move(allowed)};
 }
 
-// Of one node: not of many, not of whoever hears it, not of nobody, and not one address in the clothes of another.
+// Of one node: not of many, not of all that receive it, not of nobody, and not one address in the clothes of another.
 bool is_unicast(const wire::Address& address) {
   const auto& b = address.bytes;
   if (address.is_v4) return b[0] != 0 && b[0] < 224;

@@ -1,7 +1,7 @@
 // Who the peers are, by address: where their packets are sent, and whose a packet is that came in.
-// A peer is a list of planes. Its packets come from known addresses and, where it told us its sockets, known ports;
-// anything else is a stranger's. What a peer says of itself may be a lie: only addresses of single nodes are taken, and
-// none at which another peer is being talked to.
+// A peer is a list of planes. Its packets come from known addresses and, where it named its sockets, known ports;
+// anything else is of an unknown source. What a peer says of itself may be a lie: only addresses of single nodes are
+// taken, and none at which another peer is being talked to.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class PeerBook {
  public:
   void add(std::uint32_t peer, std::vector<PeerPlane> planes);
   void remove(std::uint32_t peer);
-  // What came from there is this peer's again, whoever had it meanwhile.
+  // What came from there is this peer's again, whichever had it meanwhile.
   void claim(std::uint32_t peer);
   // Whether somebody may be added who is there. `owns` says of a peer whether what it has stays its own.
   proto::MaybeError check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const;
@@ -48,7 +48,7 @@ class PeerBook {
   // The peer that was added with these very planes, so that a second connection to it finds the first one's.
   std::uint32_t find_same(const std::vector<PeerPlane>& planes) const;
 
-  // proto::no_peer for a stranger.
+  // proto::no_peer for an unknown source.
   std::uint32_t find(const sockaddr_storage& from) const {
     const Key exact = key_of(from);
     if (const auto found = by_address_.find(exact); found != by_address_.end()) return found->second;

@@ -64,7 +64,7 @@ class Plane final : public PacketIo {
     return entropy % static_cast<std::uint32_t>(sockets.size());
   }
 
-  // What the driver uses: this plane, tapped if there is a capture, and foul, outside of that, if there are faults.
+  // What the driver uses: this plane, tapped if there is a capture, and outside of that with faults, if there are any.
   PacketIo& io() { return *io_; }
   // What faults that end have held back is sent.
   void set_faults(Time now, const Faults& faults);

@@ -1,5 +1,5 @@
 // Packets that only ask whether packets of their size get through: one of a size, and an answer as long, so that both
-// ways are tried. No connection knows of them; the driver answers whoever it would take packets from. They look like
+// ways are tried. No connection knows of them; the driver answers those it would take packets from. They look like
 // requests from node to node (BTH, queue pair 2) with opcodes of their own.
 //
 //    BTH, 12 bytes | a number that the answer repeats, 8 bytes | zeros

@@ -80,7 +80,7 @@ class Profiles {
                          const ProfileChoice& choice);
   void release(std::uint32_t qpn);
   AssignedIds assigned_to(std::uint32_t qpn);
-  // Whether the profile of this queue pair wants this state of an EV told.
+  // Whether the profile of this queue pair wants this state of an EV reported.
   bool tells(std::uint32_t qpn, proto::EvState state);
   std::vector<std::uint32_t> users(std::uint32_t number);
 

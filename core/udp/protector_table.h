@@ -31,7 +31,7 @@ class ProtectorTable {
     sessions_.add(qpn, peer, dest_qpn, keys);
     mark(peer);
   }
-  // Keys of a queue pair to come with whoever is at a place: from when it is admitted on, nothing of it is taken
+  // Keys of a queue pair to come with the peer at a place: from when it is admitted on, nothing of it is taken
   // without a seal.
   void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys) {
     sessions_.expect(qpn, place, dest_qpn, keys);
@@ -64,7 +64,7 @@ class ProtectorTable {
     for (const std::uint32_t peer : gone) forget(peer);
     plain_->on_peers_removed();
   }
-  Time heard_at(std::uint32_t qpn) const { return sessions_.heard_at(qpn); }
+  Time received_at(std::uint32_t qpn) const { return sessions_.received_at(qpn); }
   Time deadline() const { return sessions_.deadline(); }
   void handle_timeout(Time now) { sessions_.handle_timeout(now); }
 

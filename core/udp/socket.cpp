@@ -157,7 +157,7 @@ void Socket::set_options(const SocketConfig& plan) {
   }
   set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, 1);
   has_gro_ = set_int(fd_, SOL_UDP, UDP_GRO, 1);
-  // Trimmed packets carry no UDP checksum, which IPv6 refuses unless told otherwise.
+  // Trimmed packets carry no UDP checksum, which IPv6 refuses unless set otherwise.
   constexpr int udp_no_check6_rx = 102;
   if (!v4) set_int(fd_, SOL_UDP, udp_no_check6_rx, 1);
 }

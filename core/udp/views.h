@@ -1,4 +1,4 @@
-// A device's tables, copied for whoever wants to know. Each visits one lane after the other, and holds up none for
+// A device's tables, copied for monitoring. Each asks one lane after the other, and holds up none for
 // longer than the copy takes.
 #pragma once
 

@@ -1,9 +1,9 @@
-// A window for links that say nothing: no marks, no trims, a speed that nobody told us, queues of unknown depth, and
+// A window for links that say nothing: no marks, no trims, a speed that nobody configured, queues of unknown depth, and
 // processes at both ends that wait for their turn. It holds as much in flight as keeps a queue of `target` standing at
 // the bottleneck, and no more: that queue hides the turns, and what is beyond it is only lost sooner or later.
 //
 // Time goes in rounds, in each of which a window's worth is acknowledged. Its shortest round trip, less the shortest
-// ever, is the queue that was never empty meanwhile; whoever was late for a moment does not show in it.
+// ever, is the queue that was never empty meanwhile; a packet that was late for a moment does not show in it.
 //   at first             it grows by what is acknowledged, until packets meet a queue of half the target, or are lost
 //   queue below target   it grows by a share of itself, the less the nearer, and by a packet
 //   above, twice         it shrinks to what would make that queue; if the queue does not, that is how long the way is
