@@ -82,7 +82,7 @@ BEFORE = {
     "lab = Lab.up(open('examples/lab.toml').read(), 'host{pid}')\natexit.register(lab.down)\n",
 }
 ENDLESS = ("softmrc perf --port", "softmrc agent")  # until Ctrl-C, after the first line
-NEEDS_JOB = ("softmrc ctl", "softmrc top", "softmrc explain", "from softmrc import control")
+NEEDS_JOB = ("softmrc ctl", "softmrc top", "softmrc explain", "from softmrc.ops import control")
 NEEDS_LAB = ("from softmrc.lab", "from softmrc.fabric.host")
 
 # One device that has a queue pair and a recording, and another in a folder of its own; until its input ends.

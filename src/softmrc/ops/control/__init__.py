@@ -1,6 +1,6 @@
-"""Control of running devices, from outside their processes: what there is, how it does, and what it shall do.
+"""Inspect and control running devices from other processes.
 
-`devices()` finds those of this user; a `DeviceClient` asks and tells one of them, over the socket that docs/control.md
+`devices()` finds those of this user; a `DeviceClient` talks to one of them, over the socket that docs/control.md
 describes.
 """
 
