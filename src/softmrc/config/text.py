@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from softmrc import _core
+from softmrc._support.tables import check_keys
 from softmrc.config import DeviceConfig
-from softmrc.config.reader import check_keys
 from softmrc.errors import ConfigError
 
 KINDS = {one.name: str(one.type) for one in fields(DeviceConfig)}

@@ -18,7 +18,7 @@ from ipaddress import IPv6Network
 from pathlib import Path
 
 from softmrc._support.files import located, parse_toml, read_text
-from softmrc.config.reader import check_keys, read_table
+from softmrc._support.tables import check_keys, read_table
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.shape import Shape
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from softmrc._support.files import parse_toml, read_text
+from softmrc._support.tables import check_keys, read_table
 from softmrc._support.units import counted, rate_text, ratio_text
-from softmrc.config.reader import check_keys, read_table
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import OPTIC_BPS
 from softmrc.fabric.shape import Shape

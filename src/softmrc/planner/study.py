@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from softmrc._support.files import located, parse_toml, read_text
+from softmrc._support.tables import check_keys, read_table
 from softmrc._support.units import (
     as_rate_bps,
     as_share,
@@ -34,7 +35,6 @@ from softmrc._support.units import (
     ratio_text,
     share_text,
 )
-from softmrc.config.reader import check_keys, read_table
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.description import Description, Failures, JobSettings
 from softmrc.planner import closed_form

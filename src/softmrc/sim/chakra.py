@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from softmrc.config.reader import refuse, setting
+from softmrc._support.tables import refuse, setting
 from softmrc.errors import ConfigError
 from softmrc.sim import chakra_format as form
 from softmrc.sim.chakra_format import ChakraNode, read_nodes

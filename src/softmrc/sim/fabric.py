@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from softmrc._support.tables import read_table, refuse, setting
 from softmrc._support.units import as_rate_bps, counted, rate_text
-from softmrc.config.reader import read_table, refuse, setting
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import load
 from softmrc.fabric.numbering import Numbering

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from softmrc import _core
-from softmrc.config.reader import Index, read_table, refuse, setting
+from softmrc._support.tables import Index, read_table, refuse, setting
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.prng import Prng
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from softmrc._support.files import parse_toml, read_text
-from softmrc.config.reader import refuse, unknown_key
+from softmrc._support.tables import refuse, unknown_key
 from softmrc.errors import ConfigError
 
 PS_PER_US = 1_000_000

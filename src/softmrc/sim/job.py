@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from softmrc.config.reader import refuse, setting
+from softmrc._support.tables import refuse, setting
 from softmrc.errors import ConfigError
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.prng import Prng

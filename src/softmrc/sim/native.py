@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from softmrc import _core
+from softmrc._support.tables import refuse
 from softmrc.config import CcProfile, EndpointConfig, EvMode, EvProfile, to_native
-from softmrc.config.reader import refuse
 from softmrc.errors import ConfigError
 from softmrc.sim.scenario import Scenario
 

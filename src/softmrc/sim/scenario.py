@@ -24,8 +24,8 @@ from typing import Any
 
 from softmrc import _core
 from softmrc._support.files import located, parse_toml, read_text
+from softmrc._support.tables import read_table, refuse, setting, unknown_key
 from softmrc._support.units import counted, rate_text
-from softmrc.config.reader import read_table, refuse, setting, unknown_key
 from softmrc.errors import MISSING, ConfigError
 from softmrc.sim import workloads
 from softmrc.sim.fabric import Fabric, read_fabric

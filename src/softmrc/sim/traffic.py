@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from softmrc._support.tables import refuse, setting
 from softmrc.collectives.block import CollectiveKind
-from softmrc.config.reader import refuse, setting
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.prng import Prng
 

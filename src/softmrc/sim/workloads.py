@@ -15,8 +15,8 @@ import numpy as np
 
 from softmrc import _core
 from softmrc._support.files import located, read_text
+from softmrc._support.tables import read_table, refuse, setting
 from softmrc.collectives.block import CollectiveKind
-from softmrc.config.reader import read_table, refuse, setting
 from softmrc.errors import ConfigError
 from softmrc.sim.chakra import Chakra
 from softmrc.sim.fabric import Fabric
