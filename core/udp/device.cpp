@@ -282,6 +282,16 @@ std::size_t Device::queue_pairs() {
   return count;
 }
 
+std::pair<bool, bool> Device::end_gone() {
+  std::pair<bool, bool> found;
+  for_each_lane([&](Lane& lane) {
+    const auto [has_ended, has_unconfirmed] = lane.end_gone();
+    found.first |= has_ended;
+    found.second |= has_unconfirmed;
+  });
+  return found;
+}
+
 // Memory -----------------------------------------------------------------------------------------------------------
 
 proto::Domain Device::create_domains(std::uint32_t count) {

@@ -193,7 +193,7 @@ class Connector:
         try:
             left_s = self._until - time.monotonic()
             for pause_s in path_check.pauses([connection.qp], until=self._until):
-                if connection._has_lost_its_peer():
+                if connection.has_lost_peer():
                     return  # which whoever uses it is told
                 await patience.pause(pause_s)
             _check_reached(connection, left_s)

@@ -333,14 +333,19 @@ class Device:
     def _add_cc_profile(self, lane: int, profile: CcProfile) -> int:
         return self._native.add_cc_profile(lane, to_native(profile))
 
-    def _check_ours(self) -> None:
+    def check_ours(self) -> None:
         if isinstance(self._native, ForkedStub):
             raise UsageError(self._native.error)
 
-    def _check_open(self) -> None:
-        self._check_ours()
+    def check_open(self) -> None:
+        self.check_ours()
         if self._native.is_closed:
             raise UsageError("the device is closed")
+
+    @property
+    def native(self) -> Any:
+        """The device of the core, for the modules of this package."""
+        return self._native
 
     @property
     def is_closed(self) -> bool:
@@ -355,7 +360,7 @@ class Device:
 
     def create_domain(self) -> ProtectionDomain:
         """Memory and queue pairs that have nothing to do with the device's others."""
-        self._check_open()
+        self.check_open()
         return ProtectionDomain(self, self._native.create_domain())
 
     def register(
@@ -364,7 +369,7 @@ class Device:
         """Memory to send from: any contiguous buffer, or a torch CPU tensor. It is used in place. With `remote_write`
         it must be writable, and the peers of the queue pairs of `domain` (without one, the device's) may write to it
         if they know its key."""
-        self._check_open()
+        self.check_open()
         inside = self._domain(domain)
         region = MemoryRegion(self, buffer, inside if flag("remote_write", remote_write) else None)
         self._regions.add(region)
@@ -392,7 +397,7 @@ class Device:
         self._regions.remove(region)
 
     def create_cq(self) -> CompletionQueue:
-        self._check_open()
+        self.check_open()
         return CompletionQueue(self, self._native.create_cq())
 
     def create_qp(
@@ -405,7 +410,7 @@ class Device:
     ) -> QueuePair:
         """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
         `domain`, or of the device's where there is none. It lives in `lane`, or in the one with the fewest others."""
-        self._check_open()
+        self.check_open()
         queues = self._queue("send_cq", send_cq), self._queue("recv_cq", send_cq if recv_cq is None else recv_cq)
         inside = self._domain(domain)
         lanes = self.lanes
@@ -443,7 +448,7 @@ class Device:
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
         before are the same peer, which is then to be removed as often."""
-        self._check_open()
+        self.check_open()
         known = self._located(planes)
         peer = Peer(self._native.add_peer(_native_planes(known)), known)
         self._peers[peer.id] = peer
@@ -455,7 +460,7 @@ class Device:
         are such as `softmrc.connection.validate` makes."""
         if self._routes is None:
             return self._native.expect_peer(lane, [plane.native() for plane in planes]), (None, [])
-        self._check_open()
+        self.check_open()
         known = self._located(planes)
         paths = self._paths_to(known)
         denied = self._denied(known[0].address) if paths is not None and self._denied is not None else ()
@@ -480,7 +485,7 @@ class Device:
     def remove_peer(self, peer: Peer) -> None:
         """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
         packets are a stranger's."""
-        self._check_ours()
+        self.check_ours()
         self._check_held(peer)
         self._native.remove_peer(peer.id)
         self._peers.pop(peer.id, None)
@@ -504,7 +509,7 @@ class Device:
         while True:
             for event in self.poll_events():
                 yield event
-            self._check_open()
+            self.check_open()
             await self._events_ready.wait(self._native.event_fd())
 
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
@@ -517,7 +522,7 @@ class Device:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
         reorder_delay_us, mtu (larger IP packets vanish), black_hole. What is not named is off; no names at all means
         fair weather."""
-        self._check_open()
+        self.check_open()
         native = _core.Faults()
         for name, value in faults.items():
             if name == "black_hole":
@@ -543,7 +548,7 @@ class Device:
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
-        self._check_open()
+        self.check_open()
         self._native.set_port(self._plane(plane), flag("up", up))
 
     def planes(self) -> list[dict[str, Any]]:
@@ -566,7 +571,7 @@ class Device:
 
     def capture(self, path: str | os.PathLike[str], most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends. One at a time."""
-        self._check_open()
+        self.check_open()
         if self._capture is not None:
             raise UsageError(f"a capture to {self._capture.path} runs already; stop it first")
         name = _file_name(path)
@@ -630,7 +635,7 @@ class Capture:
         if self._is_running:
             self._is_running = False
             self.device._capture = None
-            self.packets = self.device._native.stop_capture()
+            self.packets = self.device.native.stop_capture()
         return self.packets
 
     def __enter__(self) -> Self:

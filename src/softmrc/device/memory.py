@@ -63,14 +63,14 @@ class MemoryRegion:
         self._rkey: int | None = None
         while domain is not None and self._rkey is None:
             rkey = secrets.randbits(32)
-            if device._native.add_region(rkey, self.va, held, domain.number):
+            if device.native.add_region(rkey, self.va, held, domain.number):
                 self._rkey = rkey
 
     @property
     def buffer(self) -> Any:
         """The memory itself. Whoever reads it holds it, so that letting go of a region frees nothing that is in use."""
         if self._buffer is None:
-            self.device._check_open()
+            self.device.check_open()
             raise UsageError(f"{self!r}: register the memory again to use it")
         return self._buffer
 
