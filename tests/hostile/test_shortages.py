@@ -252,5 +252,6 @@ def test_a_goodbye_that_comes_with_the_last_word_is_heard() -> None:
         liar.offer(honest(seal=KeyShare().to_wire()))
         liar.be_ready_and_leave()
         with listener.accept(LIMIT_S) as accepted:
-            assert eventually(lambda: accepted._channel.is_closed_by_peer())
-            assert not accepted._channel.is_cut
+            native, qpn = accepted.device.native, accepted.qp.qpn
+            assert eventually(lambda: native.peer_state(qpn) is not _core.PeerState.PRESENT)
+            assert accepted.has_lost_peer(), "known at once, without asking the peer"
