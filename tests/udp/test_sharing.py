@@ -283,20 +283,20 @@ def test_the_peer_is_not_blamed_for_what_this_side_closed(how: str) -> None:
 
 def test_who_depends_on_a_device_is_listed_while_others_come_and_go() -> None:
     class Dependent:
-        def _on_device_closed(self) -> None:
+        def on_device_closed(self) -> None:
             pass
 
     with Device(["127.0.0.1"], lanes=1) as device:
         lasting = [Dependent() for _ in range(300)]
         for one in lasting:
-            device._tell_when_closed(one)
+            device.tell_when_closed(one)
         is_over = threading.Event()
 
         def come_and_go() -> None:
             kept: list[Dependent] = []
             while not is_over.is_set():
                 kept.append(Dependent())
-                device._tell_when_closed(kept[-1])
+                device.tell_when_closed(kept[-1])
                 if len(kept) > 300:
                     kept.clear()
 

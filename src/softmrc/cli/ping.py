@@ -81,7 +81,7 @@ class PlaneStatus:
 
     @classmethod
     def of(cls, connection: Connection, plane: int) -> PlaneStatus:
-        survey, row = connection._survey(), connection.device.planes()[plane]
+        survey, row = connection.discover_mtu(), connection.device.planes()[plane]
         here, path = connection.device.local_planes[plane], row["path_mtu"]
         full = survey.bytes_of(plane, connection.device.payload(connection.is_sealed))
         return cls(plane, here.interface or str(here), row["link_mtu"], path, full, path > 0)

@@ -99,12 +99,12 @@ class PendingHandshake:
         offer = Offer.checked(said, self._reception.device, self._reception.is_sealed)
         self.connection = self._reception.make(self.channel, self._proof)
         self.since = time.monotonic()
-        self.connection._accept(offer)
-        return self.connection._offer()
+        self.connection.accept(offer)
+        return self.connection.offer()
 
     def _narrow(self, mtu: object) -> bool:
         assert self.connection is not None
-        return self.connection._narrow(mtu)
+        return self.connection.narrow(mtu)
 
     @property
     def wants(self) -> int:
@@ -439,7 +439,7 @@ class Acceptor:
         connection = visitor.connection
         assert connection is not None
         visitor.channel.socket.setblocking(True)
-        connection._begin()
+        connection.begin()
         visitor.connection = None  # the caller's alone, from here on
         self._selector.unregister(visitor.channel.socket)
         del self._visitors[visitor.channel.socket]

@@ -102,10 +102,12 @@ class Connection:
         self._failure = ""  # what is to be said of the peer since a write has failed, once somebody has asked
         disown_in_child(self, "the connection")
         shutdown.track_connection(self)
-        device._tell_when_closed(self)
+        device.tell_when_closed(self)
 
-    def _begin(self) -> None:
-        """The handshake is over."""
+    # What the two ends of a handshake call.
+
+    def begin(self) -> None:
+        # The handshake is over.
         goodbye = b""
         if self.is_sealed:
             self._channel.goodbye = framed(self._proof.goodbye())
@@ -113,7 +115,7 @@ class Connection:
         fd, queues = self._channel.socket.fileno(), [self.qp.send_cq.number, self.qp.recv_cq.number]
         self.device.native.watch_bootstrap(self.qp.qpn, fd, goodbye, self._channel.inbox.rest(), queues)
 
-    def _offer(self) -> dict[str, Any]:
+    def offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions, self._port_key, self._share)
 
     @property
@@ -134,8 +136,8 @@ class Connection:
         self._share.forget()
         return keys
 
-    def _accept(self, offer: Offer) -> None:
-        """Connect to a peer that offers this."""
+    def accept(self, offer: Offer) -> None:
+        # Connect to a peer that offers this.
         try:
             self._establish(offer)
         except (ConfigError, ProtocolError) as error:  # not on our map, or what else only the device knows
@@ -167,8 +169,8 @@ class Connection:
         self.qp.post_recv(count=config.max_wimm)
         self.remote = offer.regions
 
-    def _narrow(self, mtu: object) -> bool:
-        """The connector has found out which payload gets through; whether that is less than both had offered."""
+    def narrow(self, mtu: object) -> bool:
+        # The connector has found out which payload gets through. Returns whether that is less than both had offered.
         if mtu is None:
             return False
         try:
@@ -182,8 +184,7 @@ class Connection:
         self._payload = payload
         return True
 
-    def _survey(self) -> MtuDiscovery:
-        """Of the peer, before anything is sent."""
+    def discover_mtu(self) -> MtuDiscovery:
         return MtuDiscovery(self.device, self.qp.lane, self.peer.planes, self._payload, self.is_sealed)
 
     @property
@@ -287,7 +288,7 @@ class Connection:
         if status == CompletionStatus.RETRY_EXCEEDED:
             if words := self._narrowed() or path_check.never_reached(self.qp, self.peer):
                 return words
-            lost = self._survey().lost_now() if may_ask else ""
+            lost = self.discover_mtu().lost_now() if may_ask else ""
             return f"stopped answering: {lost or path_check.tried(self.device, self.peer.planes)}"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
@@ -352,7 +353,7 @@ class Connection:
         return self._native.has_arrival
 
     def has_lost_peer(self) -> bool:
-        """Whether the peer has closed the connection or its process has ended, as far as it is known now."""
+        # Whether the peer has closed the connection or its process has ended, as far as it is known now.
         return self.device.native.peer_state(self.qp.qpn) is PeerState.GONE
 
     def _check_open(self) -> None:
@@ -360,8 +361,8 @@ class Connection:
             raise UsageError("the connection is closed")
         self.device.check_open()
 
-    def _on_device_closed(self) -> None:
-        """The peer is told as by `close`; what was on its way is the device's affair."""
+    def on_device_closed(self) -> None:
+        # The peer is told as by `close`. The device takes care of what was on its way.
         self._channel.hang_up()
 
     def check_alive(self) -> None:
@@ -406,8 +407,8 @@ class Connection:
             if self._owns_device:
                 self.device.close()
 
-    def _abandon(self) -> None:
-        """Close what came to nothing. The device may serve another try."""
+    def abandon(self) -> None:
+        # Close what was not established. The device may serve another try.
         self._owns_device = False
         self.close(0.0)
 

@@ -55,7 +55,7 @@ class CompletionQueue:
                 raise UsageError(f"completion queue {self.number} was destroyed") from None
             raise
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
         if self._is_destroyed:
             raise UsageError(f"completion queue {self.number} was destroyed")
 
@@ -99,11 +99,17 @@ class CompletionQueue:
             await self.readable()
         return found
 
+    def attach(self, qpn: int) -> None:  # a queue pair uses it
+        self._used_by.add(qpn)
+
+    def detach(self, qpn: int) -> None:
+        self._used_by.discard(qpn)
+
     def destroy(self) -> None:
         """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
         self.device.check_ours()
-        self._check_alive()
-        if any(self.device._has_qp(qpn) for qpn in list(self._used_by)):
+        self.check_alive()
+        if any(self.device.native.has_qp(qpn) for qpn in list(self._used_by)):
             raise UsageError(f"completion queue {self.number} is used by a queue pair; destroy that first")
         self._is_destroyed = True  # before it is so, for those who are told by that
         try:

@@ -83,10 +83,10 @@ class MemoryRegion:
 
     def deregister(self) -> None:
         """Take it back. Refused while a write still reads from it."""
-        self.device._forget(self)
-        self._let_go()
+        self.device.deregister(self)
+        self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """The owner may do with the memory what he likes."""
         self._buffer = None
 
@@ -94,10 +94,10 @@ class MemoryRegion:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in self.device._regions:
+        if self.device.has_region(self):
             self.deregister()
 
     def __repr__(self) -> str:
-        state = "" if self in self.device._regions else ", deregistered"
+        state = "" if self.device.has_region(self) else ", deregistered"
         use = "to send from" if self._rkey is None else f"at va {self.va:#x}, rkey {self._rkey:#010x}"
         return f"<MemoryRegion {self.length:,} bytes {use}{state}>"

@@ -84,8 +84,8 @@ class QueuePair:
         self._ev_profile = ev_profile if isinstance(ev_profile, EvProfile) else None
         evs, control = device._profiles_of(self.lane)
         attributes = InitAttributes(
-            ev_profile=device._add_ev_profile(self.lane, ev_profile) if isinstance(ev_profile, EvProfile) else evs,
-            cc_profile=device._add_cc_profile(self.lane, cc_profile) if isinstance(cc_profile, CcProfile) else control,
+            ev_profile=device.add_ev_profile(self.lane, ev_profile) if isinstance(ev_profile, EvProfile) else evs,
+            cc_profile=device.add_cc_profile(self.lane, cc_profile) if isinstance(cc_profile, CcProfile) else control,
             send_cq=self.send_cq.number,
             recv_cq=self.recv_cq.number,
             domain=self.domain.number,
@@ -110,7 +110,7 @@ class QueuePair:
     ) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`. With `seal`,
         packets are hidden and authentic, with these keys; all queue pairs to a peer are sealed, or none."""
-        self.device._check_held(peer)
+        self.device.check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
         payload = self.device.payload(seal is not None) if mtu is None else mtu
@@ -127,7 +127,7 @@ class QueuePair:
         """RTR → RTS: ready to send. `more` are fields of `RtsAttributes`."""
         settings = {"first_psn": self.first_psn, **self.device.config.sending(), **more}
         self.device.native.modify_rts(self.qpn, to_native(_made(RtsAttributes, **settings)))
-        self.device._deny_listed(self)
+        self.device.deny_listed(self)
 
     def modify(self, state: Any, **attributes: Any) -> None:
         """Go to `state` with the attributes that this transition needs: `init`, `rtr`, `rts` or `error` by name."""
@@ -166,9 +166,9 @@ class QueuePair:
             raise ConfigError("source", type(source).__name__, "a region of this device: device.register(buffer)")
         if source.device is not self.device:
             raise ConfigError("source", source, "a region of this device: device.register(buffer)")
-        self._post(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
+        self.post_buffer(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
 
-    def _post(
+    def post_buffer(
         self,
         source: Any,
         offset: int,
@@ -234,6 +234,10 @@ class QueuePair:
     def _has_carriers(self) -> bool:
         return self.device.native.has_wide_evs(self.qpn)
 
+    @property
+    def has_own_carriers(self) -> bool:
+        return self._ev_profile is not None and self._has_carriers
+
     def deny_ev(self, index: int) -> None:
         """The controller's word: nothing takes this EV, not even an acknowledgement, until it is allowed again."""
         self.device.native.deny_ev(self.qpn, ev_index(index))
@@ -255,7 +259,7 @@ class QueuePair:
         it writes from now on ends there as `PEER_ERROR`."""
         self.device.native.destroy_qp(self.qpn)
         for queue in (self.send_cq, self.recv_cq):
-            queue._used_by.discard(self.qpn)
+            queue.detach(self.qpn)
 
     def __enter__(self) -> Self:
         return self
