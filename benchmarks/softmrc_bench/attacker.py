@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from softmrc import _core
 from softmrc._core import Cipher, SealKeys
+
+from softmrc import _core
 from softmrc.device import Device, PeerPlane, QueuePair
 from softmrc.errors import UsageError
 

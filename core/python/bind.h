@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ void bind_mesh(nanobind::module_& m);
 void bind_ranks(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
+void bind_connection(nanobind::module_& m);  // after bind_device
 void bind_collectives(nanobind::module_& m);
 void bind_seal(nanobind::module_& m);   // before bind_device
 void bind_types(nanobind::module_& m);  // Python classes that Python cannot make
@@ -54,6 +56,21 @@ class GilRelease {
  private:
   PyThreadState* state_;
 };
+
+// Waits without the GIL: `wait(Duration)` until it returns true, or the time is up. In slices, since Python's handlers
+// of signals (Ctrl-C) run only where the GIL is held.
+template <typename Wait>
+bool wait_in_slices(double timeout_s, Wait wait) {
+  constexpr double slice_s = 0.2;
+  for (double left = timeout_s;; left -= slice_s) {
+    {
+      const GilRelease release;
+      if (wait(Duration{static_cast<std::int64_t>(std::clamp(left, 0.0, slice_s) * 1e12)})) return true;
+    }
+    if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+    if (!(left > slice_s)) return false;
+  }
+}
 
 // Translates C++ exceptions into those of softmrc.errors, in the extension that calls it.
 void register_exceptions();

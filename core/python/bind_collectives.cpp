@@ -83,20 +83,15 @@ nb::str text_of(const std::string& words) {
   return nb::steal<nb::str>(PyUnicode_DecodeUTF8(words.data(), static_cast<Py_ssize_t>(words.size()), "replace"));
 }
 
-// In slices, so that a signal (Ctrl-C) is noticed while waiting.
 bool wait(Group& group, const Work& work, double timeout_s) {
-  constexpr double slice_s = 0.2;
-  for (double left = timeout_s; !work.has_ended() && left > 0; left -= slice_s) {
-    {
-      GilRelease release;
-      group.wait(work, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
-    }
-    if (work.has_ended()) break;
-    if (group.is_device_closed())
-      raise_if(
-          proto::Error{proto::Error::Kind::usage, "device", "closed", "an open device while operations are under way"});
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
+  if (work.has_ended()) return true;
+  wait_in_slices(timeout_s, [&](Duration slice) {
+    group.wait(work, slice);
+    return work.has_ended() || group.is_device_closed();
+  });
+  if (!work.has_ended() && group.is_device_closed())
+    raise_if(
+        proto::Error{proto::Error::Kind::usage, "device", "closed", "an open device while operations are under way"});
   return work.has_ended();
 }
 

@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -90,25 +91,20 @@ nb::bytes taken(const std::vector<proto::Completion>& found, std::size_t count) 
   return nb::bytes(reinterpret_cast<const char*>(found.data()), count * sizeof(proto::Completion));
 }
 
-// In slices, so that a signal (Ctrl-C) is noticed while waiting.
 nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeout_s) {
-  std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
-  constexpr double slice_s = 0.2;
-  for (double left = timeout_s;; left -= slice_s) {
-    check_alive(device);
-    check_cq(device, cq);
-    std::size_t count = 0;
-    {
-      GilRelease release;
-      count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::clamp(left, 0.0, slice_s) * 1e12)});
-    }
-    if (count) return taken(found, count);
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!(left > slice_s)) break;
-  }
   check_alive(device);
   check_cq(device, cq);
-  return nb::bytes("", 0);
+  std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
+  std::size_t count = 0;
+  wait_in_slices(timeout_s, [&](Duration slice) {
+    count = device.wait(cq, found, slice);
+    return count > 0 || device.is_closed() || !device.has_cq(cq);
+  });
+  if (count == 0) {
+    check_alive(device);
+    check_cq(device, cq);
+  }
+  return taken(found, count);
 }
 
 // True when everything posted to this queue pair has ended.
@@ -118,16 +114,12 @@ bool flush(Device& device, std::uint32_t qpn, double timeout_s) {
     const proto::QueuePair* pair = lane.engine().qp(qpn);
     return !pair || !pair->requester().has_work();
   };
-  constexpr double slice_s = 0.2;
-  for (double left = timeout_s; left > 0; left -= slice_s) {
-    {
-      GilRelease release;
-      if (lane.wait_until(is_done, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)})) return true;
-    }
-    if (device.is_closed()) break;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
-  return false;
+  bool has_ended = false;
+  wait_in_slices(timeout_s, [&](Duration slice) {
+    has_ended = lane.wait_until(is_done, slice);
+    return has_ended || device.is_closed();
+  });
+  return has_ended;
 }
 
 nb::bytes poll(Device& device, std::uint32_t cq, std::size_t most) {
@@ -334,9 +326,16 @@ void bind_engine_calls(Class& c) {
            [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, SealKeys* seal) {
     raise_if(d.modify_rtr(qpn, a, seal));
   }, nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
-      // Seconds since the peer was heard under this queue pair's keys; it is probed.
-      .def("ask", [](Device& d, std::uint32_t qpn) { return static_cast<double>(d.lane_of(qpn).ping(qpn).ps) / 1e12; },
-           nb::arg("qpn"))
+      .def("watch_bootstrap",
+           [](Device& d, std::uint32_t qpn, int fd, nb::bytes goodbye, nb::bytes received,
+              const std::vector<std::uint32_t>& cqs) {
+    for (const std::uint32_t cq : cqs) check_cq(d, cq);
+    d.watch_bootstrap(qpn, fd, {goodbye.c_str(), goodbye.size()}, {received.c_str(), received.size()}, cqs);
+  },
+           nb::arg("qpn"), nb::arg("fd"), nb::arg("goodbye"), nb::arg("received"), nb::arg("cqs"))
+      .def("peer_state", [](Device& d, std::uint32_t qpn) { return d.lane_of(qpn).peer_state(qpn); }, nb::arg("qpn"))
+      // Whether queue pairs ended by this, and whether of some peer it is not known if it is gone.
+      .def("end_gone", &Device::end_gone)
       .def("modify_rts",
            [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
     raise_if(d.lane_of(qpn).with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
@@ -445,6 +444,10 @@ void bind_device(nb::module_& m) {
   m.def("set_weather", &set_weather);
   m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"),
         nb::arg("speeds_bps"));
+  nb::enum_<PeerState>(m, "PeerState")
+      .value("PRESENT", PeerState::present)
+      .value("UNCONFIRMED", PeerState::unconfirmed)
+      .value("GONE", PeerState::gone);
   nb::class_<Device> device(m, "Device");
   device.def("__init__",
              [](Device* self, const host::DeviceSettings& settings, const std::vector<LocalPlane>& planes,

@@ -18,6 +18,7 @@ NB_MODULE(_core, m) {
   bind_network(m);
   bind_seal(m);
   bind_device(m);
+  bind_connection(m);
   bind_collectives(m);
   bind_types(m);
 }

@@ -90,6 +90,16 @@ bool Device::destroy_qp(std::uint32_t qpn) {
   return was_there;
 }
 
+std::pair<bool, bool> Device::end_gone() {
+  std::pair<bool, bool> found;
+  lanes_.for_each([&](Lane& lane) {
+    const auto [has_ended, has_unconfirmed] = lane.end_gone();
+    found.first |= has_ended;
+    found.second |= has_unconfirmed;
+  });
+  return found;
+}
+
 std::size_t Device::expected_seals() {
   std::size_t count = 0;
   lanes_.for_each([&](Lane& lane) { count += lane.expected_seals(); });

@@ -72,6 +72,13 @@ class Device {
   std::size_t queue_pairs() {
     return lanes_.sum([](proto::Endpoint& e) { return e.queue_pairs(); });
   }
+  // See Lane.
+  void watch_bootstrap(std::uint32_t qpn, int fd, std::string goodbye, std::string received,
+                       std::vector<std::uint32_t> cqs) {
+    for (std::uint32_t& cq : cqs) cq = part_of_cq(cq, lane_number(qpn));
+    lane_of(qpn).watch_bootstrap(qpn, fd, std::move(goodbye), std::move(received), std::move(cqs));
+  }
+  std::pair<bool, bool> end_gone();
 
   // What controllers laid down, and which queue pairs use it.
   Profiles& profiles() { return profiles_; }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 
 #include "base/check.h"
@@ -129,6 +130,7 @@ void Lane::close() {
   }
   for (Plane& plane : planes_) plane.set_capture(nullptr);
   progress_handlers_.clear();
+  bootstrap_watch_.clear();
   closed_ = true;
   wake();
   leader_follower_.end();
@@ -281,13 +283,6 @@ void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
   if (engine.destroy_qp(now, qpn)) profiles_.release(qpn);
 }
 
-Duration Lane::ping(std::uint32_t qpn) {
-  return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
-    engine.ping(qpn);
-    return now - protectors_.received_at(qpn);
-  });
-}
-
 proto::MaybeError Lane::check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be) {
   const LeaderFollower::EngineLock engine_lock(leader_follower_);
   forget_peers();
@@ -307,7 +302,49 @@ bool Lane::destroy_qp(std::uint32_t qpn) {
   send_pending();  // while it still knows its paths
   return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
     protectors_.end(now, qpn);
+    bootstrap_watch_.remove(qpn);
     return engine.destroy_qp(now, qpn);
+  });
+}
+
+void Lane::watch_bootstrap(std::uint32_t qpn, int fd, std::string goodbye, std::string received,
+                           std::vector<std::uint32_t> cqs) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  if (closed_) return;
+  if (bootstrap_watch_.fd() < 0) {
+    bootstrap_watch_.open();
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u32 = tag_bootstrap;
+    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, bootstrap_watch_.fd(), &event) != 0) {
+      const int error = errno;
+      bootstrap_watch_.clear();
+      errno = error;
+      fail_with_errno("cannot watch the TCP connections to peers");
+    }
+  }
+  bootstrap_watch_.add(clock_.now(), qpn, fd, std::move(goodbye), std::move(received), std::move(cqs));
+  wake_sleeper_if_late();
+}
+
+PeerState Lane::peer_state(std::uint32_t qpn) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  std::vector<std::uint32_t> cqs;
+  bootstrap_watch_.read(clock_.now(), cqs);
+  for (const std::uint32_t cq : cqs) set_readable(cq);
+  if (!cqs.empty()) look_again();
+  wake_sleeper_if_late();
+  return bootstrap_watch_.state(qpn);
+}
+
+std::pair<bool, bool> Lane::end_gone() {
+  return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
+    std::vector<std::uint32_t> cqs;
+    bootstrap_watch_.read(now, cqs);
+    for (const std::uint32_t cq : cqs) set_readable(cq);
+    const std::vector<std::uint32_t> gone = bootstrap_watch_.gone();
+    for (const std::uint32_t qpn : gone) engine.modify_error(now, qpn);
+    return std::pair(!gone.empty(), bootstrap_watch_.has_unconfirmed());
   });
 }
 
@@ -435,6 +472,24 @@ void Lane::wake_waiters() {
   const LeaderFollower::EngineLock engine_lock(leader_follower_);
   wake();
   leader_follower_.wake_all();
+}
+
+void Lane::look_again() {
+  wake();
+  leader_follower_.wake_done();
+}
+
+void Lane::set_readable(std::uint32_t cq) {
+  for (const CompletionChannel& comp_channel : comp_channels_)
+    if (comp_channel.cq == cq) make_readable(comp_channel.fd);
+}
+
+// That the lane is closed stays to be read.
+bool Lane::clear_readable(std::uint32_t cq) {
+  std::uint64_t seen = 0;
+  for (const CompletionChannel& comp_channel : comp_channels_)
+    if (comp_channel.cq == cq && comp_channel.fd >= 0 && !closed_) return read(comp_channel.fd, &seen, sizeof seen) > 0;
+  return false;
 }
 
 void Lane::notify() {

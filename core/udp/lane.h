@@ -17,6 +17,7 @@
 #include "proto/driver.h"
 #include "proto/endpoint.h"
 #include "proto/qp_factory.h"
+#include "udp/bootstrap_watch.h"
 #include "udp/clock.h"
 #include "udp/event_count.h"
 #include "udp/flight_recorder.h"
@@ -126,6 +127,12 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   void set_event_fd(int fd);
   // Those that wait here look again.
   void wake_waiters();
+  // With the engine to oneself: what waiters wait for may be there although the engine has nothing new; the descriptor
+  // of a queue becomes readable, or is so no longer (whether it was).
+  void look_again();
+  void set_readable(std::uint32_t cq);
+  bool clear_readable(std::uint32_t cq);
+  bool is_peer_gone(std::uint32_t qpn) const { return bootstrap_watch_.state(qpn) == PeerState::gone; }
 
   // The owner's ports changed: apply that at once, or as soon as this lane drives next.
   void apply_port_state();
@@ -134,11 +141,15 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   // INIT to RTR, sealed from the first packet on where there are keys.
   // Keys are used up, unless it is refused.
   proto::MaybeError modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
-  // How long ago the peer said something under this queue pair's keys; and it is asked to say something again.
-  Duration ping(std::uint32_t qpn);
   // Whether a queue pair to who is there may be sealed, or not be: as those are that work.
   proto::MaybeError check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
   bool destroy_qp(std::uint32_t qpn);
+  // See BootstrapWatch: the queue pair ends soon after its peer is known to be gone. Throws DeviceError.
+  void watch_bootstrap(std::uint32_t qpn, int fd, std::string goodbye, std::string received,
+                       std::vector<std::uint32_t> cqs);
+  PeerState peer_state(std::uint32_t qpn);
+  // Queue pairs whose peers are gone end now: whether there were any, and whether some peer is unconfirmed.
+  std::pair<bool, bool> end_gone();
   // A smaller payload of full packets, before anything was sent either way.
   proto::MaybeError reduce_mtu(std::uint32_t qpn, std::uint32_t mtu);
 
@@ -221,6 +232,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   void watch_room(std::uint32_t plane);
   void read_links();
   void ask_again_for_links();
+  void read_bootstraps(Time now);
   void apply_ports(Time now);
   void read_errors();
   proto::MaybeError introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
@@ -259,6 +271,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   Receiver receiver_;
   ProtectorTable protectors_;
   Sender sender_;
+  BootstrapWatch bootstrap_watch_;
   LaneStats stats_;
   FlightRecorder recorder_;
   std::vector<PmtuDiscovery> discoveries_;
@@ -277,6 +290,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   std::uint32_t rewritable_ = 0;   // found to have room again
   std::uint32_t erring_ = 0;       // planes with a socket that has errors to report
   bool links_ready_ = false;
+  bool bootstraps_ready_ = false;
   std::uint64_t peers_forgotten_ = 0;
   std::atomic<bool> has_new_ports_{false};
   std::uint32_t ports_ = ~0u;  // as the engine has them

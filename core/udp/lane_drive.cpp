@@ -23,6 +23,8 @@ void Lane::poll_sockets(Duration timeout) {
       [[maybe_unused]] const ssize_t got = read(wake_fd_, &seen, sizeof seen);
     } else if (mark == tag_links) {
       links_ready_ = true;
+    } else if (mark == tag_bootstrap) {
+      bootstraps_ready_ = true;
     } else {
       if (events[i].events & EPOLLIN) ready_planes_ |= 1u << plane_of(mark);
       if (events[i].events & EPOLLOUT) rewritable_ |= 1u << plane_of(mark);
@@ -73,7 +75,22 @@ bool Lane::process_input() {
   }
   if (protectors_.deadline() <= now) [[unlikely]]
     protectors_.handle_timeout(now);
+  if (bootstraps_ready_ || bootstrap_watch_.deadline() <= now) [[unlikely]] {
+    read_bootstraps(now);
+    worked = true;
+  }
   return worked;
+}
+
+// After what has come in: a peer leaves when its writes have been acknowledged.
+void Lane::read_bootstraps(Time now) {
+  bootstraps_ready_ = false;
+  std::vector<std::uint32_t> cqs;
+  bootstrap_watch_.read(now, cqs);
+  bootstrap_watch_.handle_timeout(now, [this](std::uint32_t qpn) {
+    return protectors_.heard_at(qpn);
+  }, [this](std::uint32_t qpn) { engine_.ping(qpn); }, [&](std::uint32_t qpn) { engine_.modify_error(now, qpn); }, cqs);
+  for (const std::uint32_t cq : cqs) set_readable(cq);
 }
 
 void Lane::receive_ready() {
@@ -387,7 +404,7 @@ bool Lane::progress() {
 }
 
 Time Lane::next_deadline() {
-  Time at = std::min({engine_.poll_timeout(), protectors_.deadline(), asks_for_links_at_});
+  Time at = std::min({engine_.poll_timeout(), protectors_.deadline(), asks_for_links_at_, bootstrap_watch_.deadline()});
   for (Plane& plane : planes_) {
     at = std::min(at, plane.io().deadline());
     if (plane.is_blocked() && plane.watched_socket != plane.blocked_socket) [[unlikely]]

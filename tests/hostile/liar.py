@@ -146,7 +146,7 @@ def is_left_as_it_was(listener: Listener) -> bool:
     device = listener.device
 
     def is_so() -> bool:
-        return device._native.cq_count == 1 and len(device._regions) == 1 and not listener._reception._visitors
+        return device._native.cq_count == 1 and len(device._regions) == 1 and not listener._acceptor._pending
 
     return eventually(is_so)
 

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 from liar import eventually
+from softmrc._core import PeerState
 
 from softmrc import _core
 from softmrc.connection import Connection, connect, listen
-from softmrc.connection.handshake import CONNECTOR, LISTENER, Authenticator, BootstrapSocket, framed
+from softmrc.connection.handshake import CONNECTOR, LISTENER, Authenticator, framed
+from softmrc.device import Device
 from softmrc.errors import MrcError, RemoteError
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")]
@@ -117,7 +119,7 @@ def test_a_goodbye_is_believed_at_once() -> None:
         mine.close(0.0)
         with pytest.raises(MrcError):
             mine.check_alive()
-        assert eventually(theirs._channel.is_closed_by_peer)
+        assert eventually(theirs.has_lost_peer)
         assert has_left(theirs)
 
 
@@ -128,15 +130,20 @@ def test_a_goodbye_is_of_one_handshake_and_of_one_side() -> None:
     ends[CONNECTOR].hear(ends[LISTENER].hello())
     another = Authenticator(LISTENER, b"secret")
     another.hear(ends[CONNECTOR].hello())
-    door = socket.create_server(("127.0.0.1", 0))
-    for who, is_believed in ((ends[LISTENER], True), (ends[CONNECTOR], False), (another, False)):
-        there = socket.create_connection(door.getsockname())
-        channel = BootstrapSocket(door.accept()[0])
-        channel.believe_only(ends[CONNECTOR])
-        assert not channel.is_closed_by_peer() and not channel.is_cut
-        there.sendall(framed(who.goodbye()))
-        assert eventually(lambda channel=channel: channel.is_closed_by_peer() or channel.is_cut)
-        assert channel.is_closed_by_peer() is is_believed and channel.is_cut is not is_believed
-        channel.close()
-        there.close()
-    door.close()
+    expected = framed(ends[CONNECTOR].goodbye_of_peer())
+    with Device(["127.0.0.1"]) as device, socket.create_server(("127.0.0.1", 0)) as server:
+        for who, is_believed in ((ends[LISTENER], True), (ends[CONNECTOR], False), (another, False)):
+            with socket.create_connection(server.getsockname()) as there, server.accept()[0] as here:
+                qp = device.create_qp(device.create_cq())
+                qp.init()
+
+                def state(qpn: int = qp.qpn) -> PeerState:
+                    return device.native.peer_state(qpn)
+
+                said = framed(who.goodbye())
+                device.native.watch_bootstrap(qp.qpn, here.fileno(), expected, said[:3], [])
+                assert state() is PeerState.PRESENT
+                there.sendall(said[3:])
+                assert eventually(lambda state=state: state() is not PeerState.PRESENT)
+                assert (state() is PeerState.GONE) is is_believed
+                qp.destroy()

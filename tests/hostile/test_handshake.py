@@ -416,8 +416,8 @@ def test_a_dripping_visitor_is_shown_out_and_delays_nobody(monkeypatch: pytest.M
     """The time is for the whole handshake: nobody stays by sending a little now and then."""
     monkeypatch.setattr(reception_module, "HANDSHAKE_S", 0.6)
     with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
-        assert eventually(lambda: len(listener._reception._visitors) == 1)
-        listener._reception.handshake_s = LIMIT_S  # for who comes later
+        assert eventually(lambda: len(listener._acceptor._pending) == 1)
+        listener._acceptor.handshake_s = LIMIT_S  # for who comes later
         is_out = threading.Event()
         dripped = bytearray()
 
@@ -457,7 +457,7 @@ def test_a_thousand_silent_visitors_keep_nobody_out() -> None:
     with listen(memory=bytearray(64)) as listener, silent_visitors(listener, 1000):
         assert threading.active_count() == before + 1
         assert serves_an_honest_one(listener)
-        assert len(listener._reception._visitors) <= MAX_FROM_ONE_ADDRESS
+        assert len(listener._acceptor._pending) <= MAX_FROM_ONE_ADDRESS
         assert listener.refused.count >= 1000 - MAX_FROM_ONE_ADDRESS
         assert "made room for others" in listener.refused.reasons[-1] and len(listener.refused.reasons) <= 16
 
@@ -482,7 +482,7 @@ def test_there_is_a_bound_for_all_addresses_together() -> None:
             sock.bind((f"127.0.{number % 8}.7", 0))
             sock.connect(("127.0.0.1", listener.port))
         assert serves_an_honest_one(listener, secret=SECRET)
-        assert len(listener._reception._visitors) <= MAX_UNFINISHED
+        assert len(listener._acceptor._pending) <= MAX_UNFINISHED
 
 
 @contextmanager
@@ -503,8 +503,8 @@ def test_visitors_that_offer_and_fall_silent_keep_nobody_out(secret: str | None)
         with offering_visitors(listener, MAX_FROM_ONE_ADDRESS + 16, secret), silent_visitors(listener, 100):
             for _ in range(3):
                 assert serves_an_honest_one(listener, secret=secret)
-            assert len(listener._reception._visitors) <= 2 * MAX_FROM_ONE_ADDRESS
-            made = [one for one in listener._reception._visitors.values() if one.connection is not None]
+            assert len(listener._acceptor._pending) <= 2 * MAX_FROM_ONE_ADDRESS
+            made = [one for one in listener._acceptor._pending.values() if one.connection is not None]
             assert len(made) <= MAX_FROM_ONE_ADDRESS
         assert is_left_as_it_was(listener)
 

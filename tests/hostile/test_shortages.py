@@ -59,7 +59,7 @@ def test_a_listener_without_descriptors_is_opened_whole_or_not_at_all(owns_devic
         def whole() -> int:
             given: dict[str, Any] = {"planes": PLANES} if owns_device else {"device": device}
             with listen("127.0.0.1", memory=bytearray(64), **given) as one:
-                return len(one._reception._sockets)
+                return len(one._acceptor._sockets)
 
         assert whole() == 2  # what Python opens once is open
         assert eventually(lambda: device._native.cq_count == 0)
@@ -165,7 +165,7 @@ def test_a_shortage_that_all_doors_find_at_once_ends_nothing(
         return accept(sock)
 
     with Device(["127.0.0.1", "127.0.0.2"]) as device, listen("127.0.0.1", device=device, memory=bytearray(64)) as one:
-        assert len(one._reception._sockets) == 2
+        assert len(one._acceptor._sockets) == 2
         monkeypatch.setattr(socket.socket, "accept", sometimes)
         with visit(one), ExitStack() as stack:
             assert is_held.wait(LIMIT_S)
@@ -180,7 +180,7 @@ def test_a_shortage_that_all_doors_find_at_once_ends_nothing(
 @pytest.mark.parametrize("name", ["register", "modify"])
 def test_a_visitor_that_cannot_be_watched_ends_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with listen(memory=bytearray(64)) as listener:
-        selector = listener._reception._selector
+        selector = listener._acceptor._selector
         watch, failures = getattr(selector, name), [errno.ENOMEM, errno.ENOSPC]
 
         def sometimes(*arguments: Any) -> Any:
@@ -225,7 +225,7 @@ def test_a_refusal_is_heard_though_there_was_no_room_for_it(failures: list[int])
         with pytest.raises(HandshakeError, match="refused: one side uses a secret and the other does not"):
             said.next()
         assert not failures and listener.refused.count == 1
-        assert eventually(lambda: not listener._reception._visitors)
+        assert eventually(lambda: not listener._acceptor._pending)
         assert serves_an_honest_one(listener)
 
 
@@ -252,5 +252,6 @@ def test_a_goodbye_that_comes_with_the_last_word_is_heard() -> None:
         liar.offer(honest(seal=KeyShare().to_wire()))
         liar.be_ready_and_leave()
         with listener.accept(LIMIT_S) as accepted:
-            assert eventually(lambda: accepted._channel.is_closed_by_peer())
-            assert not accepted._channel.is_cut
+            native, qpn = accepted.device.native, accepted.qp.qpn
+            assert eventually(lambda: native.peer_state(qpn) is not _core.PeerState.PRESENT)
+            assert accepted.has_lost_peer(), "known at once, without asking the peer"

@@ -39,7 +39,7 @@ def visit(listener: Listener, device: Device) -> bool:
 def main(planes: int, for_a_second: bool) -> None:
     with Device(PLANES[planes]) as device, Device(THEIRS[planes]) as theirs:
         with listen("127.0.0.1", device=device, memory=bytearray(64)) as listener:
-            name_thread(listener._reception._thread, "softmrc-listen")
+            name_thread(listener._acceptor._thread, "softmrc-listen")
             assert visit(listener, theirs)
             before = descriptors()
             for (thread, call), errors in calls.LISTENER.items():

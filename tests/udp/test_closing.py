@@ -248,10 +248,10 @@ def test_a_listener_that_nobody_holds_waits_for_no_thread(monkeypatch: pytest.Mo
         is_held.set()
         is_given.wait(3 * LIMIT_S)
 
-    monkeypatch.setattr(listener._reception, "_expire", wait)
+    monkeypatch.setattr(listener._acceptor, "_expire", wait)
     with socket.create_connection(("127.0.0.1", listener.port)):
         assert is_held.wait(LIMIT_S)
-        reception, holder = listener._reception, [listener]
+        reception, holder = listener._acceptor, [listener]
         del listener
         collector = threading.Thread(target=holder.clear, daemon=True)
         collector.start()

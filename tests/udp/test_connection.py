@@ -265,7 +265,7 @@ def test_a_wrong_key_is_the_writers_error() -> None:
 
 FAILURES = {
     "stopped answering": lambda a, b: b.device.set_faults(black_hole=True),
-    "refused the address or the key": lambda a, b: [b.device._forget(one) for one in b._memory.regions],
+    "refused the address or the key": lambda a, b: [b.device.deregister(one) for one in b._memory.regions],
     "has left": lambda a, b: b.close(),
     "does not call recv": lambda a, b: [a.write(a.remote[0], 0, b"x", imm=n) for n in range(16)],
 }

@@ -47,7 +47,7 @@ def test_a_device_shows_the_speeds_that_are_known(nics: Path) -> None:
     add(nics, "lo", "25000")
     with Device(["127.0.0.1", "127.0.0.2"]) as device:
         assert "127.0.0.1 (25G), 127.0.0.2 (25G)" in repr(device)
-        assert device._cc_profile().rate_bps == 50_000_000_000
+        assert device._profiles.cc_profile().rate_bps == 50_000_000_000
         device.set_port(1, False)
         assert "127.0.0.2 (25G, down)" in repr(device)
     assert DeviceConfig(rate_bps=1_000_000_000).cc_profile([25_000_000_000]).rate_bps == 1_000_000_000

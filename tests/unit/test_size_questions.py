@@ -34,10 +34,10 @@ class Network:
         self.asked: list[tuple[float, list[int]]] = []
         self.narrow_paths = NarrowPaths()
         self.config = SimpleNamespace(prove_addresses=True)
-        self._routes, self.stays_here = None, False
+        self.has_routes, self.stays_here = False, False
         self.local_planes = [SimpleNamespace(link="eth0", link_mtu=9000) for _ in carries]
         self.path_mtus = [0] * len(carries)
-        self.carries, self._rtt_s, self._native = list(carries), rtt_s, self
+        self.carries, self._rtt_s, self.native = list(carries), rtt_s, self
         self.room = slice(None)  # which of the questions of a round that get there are answered
 
     def planes(self) -> list[dict[str, bool]]:

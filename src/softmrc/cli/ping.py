@@ -14,7 +14,6 @@ import typer
 from softmrc._support.units import ev_text
 from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import Connection, connect
-from softmrc.connection.path_mtu import MtuDiscovery
 from softmrc.device import EventType
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
@@ -82,8 +81,7 @@ class PlaneStatus:
 
     @classmethod
     def of(cls, connection: Connection, plane: int) -> PlaneStatus:
-        sizes = MtuDiscovery(connection.device, 0, connection.peer.planes, 0, connection.is_sealed)
-        row = connection.device.planes()[plane]
+        sizes, row = connection.discover_mtu(), connection.device.planes()[plane]
         here, path = connection.device.local_planes[plane], row["path_mtu"]
         full = sizes.bytes_of(plane, connection.device.payload(connection.is_sealed))
         return cls(plane, here.interface or str(here), row["link_mtu"], path, full, path > 0)

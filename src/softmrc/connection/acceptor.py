@@ -1,9 +1,9 @@
-"""Handshakes side by side: one thread that sleeps until somebody comes, and gives nobody more than his share.
+"""Handshakes side by side: one thread that sleeps until a client connects, and limits what clients may take up.
 
-Who has not yet shown that it knows the secret costs a socket and a little memory; who has made an offer and has not
-yet said that it is ready, a queue pair besides. Each for a limited time, and of either kind there are only so many, in
-all and from one address: the oldest goes when another comes, never the newest. So visitors that fall silent, at
-whatever step, keep nobody out; and who had to go is told that it may come again.
+A client that has not yet shown that it knows the secret costs a socket and a little memory; one that has made an offer
+and has not yet said that it is ready, a queue pair besides. Each for a limited time, and of either kind there are only
+so many, in all and from one address: the oldest is dropped when another comes, never the newest. So clients that fall
+silent, at whatever step, keep nobody out; and a client that was dropped is told that it may try again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ TOO_MANY = HandshakeError(
 SHORT = "this side is short of descriptors or memory; try again"
 CLOSED = HandshakeError("was there when the listener was closed", "the listener was closed")
 
-_receptions: WeakRegistry[Acceptor] = WeakRegistry()
+_acceptors: WeakRegistry[Acceptor] = WeakRegistry()
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """How many visitors were turned away, and why the last ones were, oldest first. Those that were told to come again
+    """How many clients were turned away, and why the last ones were, oldest first. Those that were told to come again
     (the listener was busy) are counted too, and once more by themselves: honest ones did, as a rule."""
 
     count: int
@@ -65,7 +65,7 @@ class Refusals:
 
 @lru_cache(maxsize=1024)
 def _origin(address: str) -> str:
-    """Whom visitors are counted by: an IPv4 address, or an IPv6 network, of which one host has all addresses."""
+    """What clients are counted by: an IPv4 address, or an IPv6 network, of which one host has all addresses."""
     known = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
         return str(ipaddress.IPv6Network((known, 64), strict=False))
@@ -79,32 +79,32 @@ def _check_passing(error: OSError) -> None:
 
 
 class PendingHandshake:
-    """Somebody who is not a peer yet."""
+    """The handshake with a client that is not a peer yet."""
 
-    def __init__(self, sock: socket.socket, origin: str, knowledge: Knowledge, reception: Acceptor) -> None:
+    def __init__(self, sock: socket.socket, origin: str, knowledge: Knowledge, acceptor: Acceptor) -> None:
         self.channel = BootstrapSocket(sock)
         self.origin = origin
         self.since = time.monotonic()  # of this step of the handshake
-        self.until = self.since + reception.handshake_s
+        self.until = self.since + acceptor.handshake_s
         self.connection: Connection | None = None  # once it has shown that it knows the secret
         self.is_refused = False  # and stays only until it has been told why
         self._is_through = False  # the handshake's steps
-        self._reception = reception
+        self._acceptor = acceptor
         self._outbox = bytearray()
         self._proof = authenticator_of(knowledge, LISTENER)
         self._steps = welcome(self._proof, self._answer, self._narrow)
         next(self._steps)
 
     def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
-        offer = Offer.checked(said, self._reception.device, self._reception.is_sealed)
-        self.connection = self._reception.make(self.channel, self._proof)
+        offer = Offer.checked(said, self._acceptor.device, self._acceptor.is_sealed)
+        self.connection = self._acceptor.make(self.channel, self._proof)
         self.since = time.monotonic()
-        self.connection._accept(offer)
-        return self.connection._offer()
+        self.connection.accept(offer)
+        return self.connection.offer()
 
     def _narrow(self, mtu: object) -> bool:
         assert self.connection is not None
-        return self.connection._narrow(mtu)
+        return self.connection.narrow(mtu)
 
     @property
     def wants(self) -> int:
@@ -170,12 +170,12 @@ class PendingHandshake:
         if connection is not None:
             with contextlib.suppress(MrcError, OSError, MemoryError):
                 connection.close(0.0)
-        self._steps.close()  # it knows this visitor, and would keep it
+        self._steps.close()  # it refers to this handshake, and would keep it
         self.channel.close()
 
 
 class Acceptor:
-    """Receives visitors of a listener's sockets, until it is closed or its device is."""
+    """Receives clients of a listener's sockets, until it is closed or its device is."""
 
     def __init__(
         self, sockets: Sequence[socket.socket], device: Device, knowledge: Knowledge, memory: OfferedMemory
@@ -186,7 +186,7 @@ class Acceptor:
         self._knowledge = knowledge
         self._memory = memory
         self.is_sealed = keys.is_wanted(device, knowledge is not None)
-        self._visitors: dict[socket.socket, PendingHandshake] = {}  # in the order in which they came
+        self._pending: dict[socket.socket, PendingHandshake] = {}  # in the order in which they came
         self._lock = fork_safe_lock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[Connection] = deque()
@@ -205,7 +205,7 @@ class Acceptor:
         """Where that fails, or is interrupted, `close` undoes it."""
         self._open(self._undo[0])
         self._start()
-        _receptions.add(self)
+        _acceptors.add(self)
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         try:
@@ -214,7 +214,7 @@ class Acceptor:
             undo.callback(self._close_wake)
             self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
             undo.callback(self._watch.destroy)
-            self._open_doors()
+            self._resume_accepting()
             self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
             self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
         except OSError as error:
@@ -228,7 +228,7 @@ class Acceptor:
                 raise (error.__context__ or error) from None
             raise DeviceError(errno.EAGAIN, f"cannot start a listener's thread: {error}") from None
 
-    def _open_doors(self) -> None:
+    def _resume_accepting(self) -> None:
         for sock in self._sockets:
             if sock not in self._selector.get_map():
                 sock.setblocking(False)
@@ -263,7 +263,7 @@ class Acceptor:
             return Refusals(self._refused, tuple(self._reasons), self._told_to_come_again)
 
     def close(self) -> None:
-        """Show everybody out, and wait until the thread has ended."""
+        """Drop all clients, and wait until the thread has ended."""
         self.end()
         try:
             undo = self._undo.pop()
@@ -286,7 +286,7 @@ class Acceptor:
         self._over = no_survivor("the listener")
         self._waiting.clear()
         self._selector.close()
-        self._close_doors()
+        self._close_sockets()
         self._close_wake()
 
     # What the thread does.
@@ -311,10 +311,10 @@ class Acceptor:
             self._end(f"the listener is closed: it failed ({type(error).__name__}: {error})")
             raise
         finally:
-            for visitor in list(self._visitors.values()):
-                self._dismiss(visitor, CLOSED)
+            for pending in list(self._pending.values()):
+                self._dismiss(pending, CLOSED)
             self._selector.close()
-            self._close_doors()
+            self._close_sockets()
             self._close_wake()
             with contextlib.suppress(MrcError):  # the device is closed
                 self._watch.destroy()  # at once, though an exception may keep this one
@@ -333,116 +333,116 @@ class Acceptor:
             return []
 
     def _try(self, step: Callable[[], None]) -> None:
-        """What goes wrong with one visitor, or for a moment, is no reason to receive nobody else."""
+        """What goes wrong with one client, or for a moment, is no reason to receive nobody else."""
         try:
             step()
         except Exception as error:
             self._count(f"something went wrong at this side: {error or type(error).__name__}", is_busy=True)
             time.sleep(PAUSE_S)
 
-    def _close_doors(self) -> None:
+    def _close_sockets(self) -> None:
         for sock in self._sockets:
             sock.close()
 
     def _patience_s(self) -> float | None:
-        moments = [visitor.until for visitor in self._visitors.values()][:1]
+        moments = [pending.until for pending in self._pending.values()][:1]
         if self._resumes_at is not None:
             moments.append(self._resumes_at)
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _expire(self) -> None:
         now = time.monotonic()
-        while self._visitors and (first := next(iter(self._visitors.values()))).until <= now:
+        while self._pending and (first := next(iter(self._pending.values()))).until <= now:
             self._turn_away(
                 first, HandshakeError("did not finish the handshake in time", "you took too long"), at_once=True
             )
         if self._resumes_at is not None and self._resumes_at <= now:
             self._resumes_at = None
             try:
-                self._open_doors()
+                self._resume_accepting()
             except OSError:  # the kernel is still short of memory
                 self._resumes_at = now + PAUSE_S
 
-    def _admit(self, door: socket.socket) -> None:
+    def _admit(self, listening: socket.socket) -> None:
         for _ in range(ADMITTED_AT_ONCE):
             try:
-                sock, address = door.accept()
+                sock, address = listening.accept()
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
                     self._out_of_descriptors()
                 return
             try:
                 sock.setblocking(False)
-                visitor = PendingHandshake(sock, _origin(address[0]), self._knowledge, self)
-                self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, visitor))
+                pending = PendingHandshake(sock, _origin(address[0]), self._knowledge, self)
+                self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, pending))
             except Exception as error:  # ours, and it may pass: the thread goes on for whoever comes next
                 self._count(f"{address[0]} could not be received: {error}", is_busy=True)
                 sock.close()
                 continue
-            self._visitors[sock] = visitor
-            self._make_room_for(visitor)
+            self._pending[sock] = pending
+            self._make_room_for(pending)
 
     def _make_room_for(self, newest: PendingHandshake) -> None:
         """Who proves itself competes with those who have, and no longer with the crowd that has not."""
         has_proved = newest.connection is not None
-        alike = [visitor for visitor in self._visitors.values() if (visitor.connection is not None) is has_proved]
-        from_there = [visitor for visitor in alike if visitor.origin == newest.origin]
+        alike = [pending for pending in self._pending.values() if (pending.connection is not None) is has_proved]
+        from_there = [pending for pending in alike if pending.origin == newest.origin]
         if len(from_there) > MAX_FROM_ONE_ADDRESS:
             self._evict(_oldest(from_there))
         elif len(alike) > MAX_UNFINISHED:
             self._evict(_oldest(alike))
 
-    def _evict(self, visitor: PendingHandshake) -> None:
+    def _evict(self, pending: PendingHandshake) -> None:
         """Unless what it has said meanwhile brings it a step further: who is ready takes itself for connected."""
-        step = visitor.connection
-        self._attend(visitor)
-        if self._visitors.get(visitor.channel.socket) is visitor and visitor.connection is step:
-            self._turn_away(visitor, TOO_MANY, at_once=True)
+        step = pending.connection
+        self._attend(pending)
+        if self._pending.get(pending.channel.socket) is pending and pending.connection is step:
+            self._turn_away(pending, TOO_MANY, at_once=True)
 
     def _out_of_descriptors(self) -> None:
-        """Somebody is at the door and cannot come in: another goes, or the door is closed for a moment."""
-        if self._visitors:
-            visitors = list(self._visitors.values())
-            self._evict(_oldest([one for one in visitors if one.connection is None] or visitors))
+        """A client cannot be accepted: a pending handshake is dropped, or nothing is accepted for a moment."""
+        if self._pending:
+            pending = list(self._pending.values())
+            self._evict(_oldest([one for one in pending if one.connection is None] or pending))
             return
         for sock in self._sockets:
             if sock in self._selector.get_map():  # or another socket was short of descriptors a moment ago
                 self._selector.unregister(sock)
         self._resumes_at = time.monotonic() + PAUSE_S
 
-    def _attend(self, visitor: PendingHandshake) -> None:
-        if self._visitors.get(visitor.channel.socket) is not visitor:
+    def _attend(self, pending: PendingHandshake) -> None:
+        if self._pending.get(pending.channel.socket) is not pending:
             return  # turned away meanwhile
-        had_proved = visitor.connection is not None
+        had_proved = pending.connection is not None
         try:
-            visitor.attend()
-            if visitor.is_refused and not visitor.is_owed_words:
-                self._dismiss(visitor, CLOSED)
-            elif visitor.is_finished:
-                self._finish(visitor)
+            pending.attend()
+            if pending.is_refused and not pending.is_owed_words:
+                self._dismiss(pending, CLOSED)
+            elif pending.is_finished:
+                self._finish(pending)
             else:
-                self._watch_for(visitor)
+                self._watch_for(pending)
         except HandshakeError as refusal:
-            self._turn_away(visitor, refusal)
-        except Exception as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
+            self._turn_away(pending, refusal)
+        except Exception as error:  # ours: it is no fault of the client's, nor a reason to receive nobody else
             is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in OUT_OF_DESCRIPTORS
             told = SHORT if is_short else "something went wrong at this side"
-            self._turn_away(visitor, HandshakeError(f"could not be connected: {error}", told, busy=is_short))
+            self._turn_away(pending, HandshakeError(f"could not be connected: {error}", told, busy=is_short))
         else:
-            if not visitor.is_finished and visitor.connection is not None and not had_proved:
-                self._make_room_for(visitor)
+            if not pending.is_finished and pending.connection is not None and not had_proved:
+                self._make_room_for(pending)
 
-    def _watch_for(self, visitor: PendingHandshake) -> None:
-        self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
+    def _watch_for(self, pending: PendingHandshake) -> None:
+        self._selector.modify(pending.channel.socket, pending.wants, partial(self._attend, pending))
 
-    def _finish(self, visitor: PendingHandshake) -> None:
-        connection = visitor.connection
+    def _finish(self, pending: PendingHandshake) -> None:
+        connection = pending.connection
         assert connection is not None
-        visitor.channel.socket.setblocking(True)
-        connection._begin()
-        visitor.connection = None  # the caller's alone, from here on
-        self._selector.unregister(visitor.channel.socket)
-        del self._visitors[visitor.channel.socket]
+        pending.channel.socket.setblocking(True)
+        connection.begin()
+        pending.connection = None  # the caller's alone, from here on
+        self._selector.unregister(pending.channel.socket)
+        del self._pending[pending.channel.socket]
         with self._lock:
             if not self._over:
                 self._waiting.append(connection)
@@ -450,18 +450,18 @@ class Acceptor:
                 return
         connection.close(0.0)
 
-    def _turn_away(self, visitor: PendingHandshake, refusal: HandshakeError, at_once: bool = False) -> None:
+    def _turn_away(self, pending: PendingHandshake, refusal: HandshakeError, at_once: bool = False) -> None:
         """It is told why. Where the system has no room for that at this moment it stays until there is, at most until
         its time is up; one that has to make room goes."""
-        is_news = not visitor.is_refused
+        is_news = not pending.is_refused
         if is_news:
-            self._count(f"{visitor.channel.peer_name} {refusal}", refusal.busy)
-            visitor.refuse(refusal)
-        if is_news and visitor.is_owed_words and not at_once:
+            self._count(f"{pending.channel.peer_name} {refusal}", refusal.busy)
+            pending.refuse(refusal)
+        if is_news and pending.is_owed_words and not at_once:
             with contextlib.suppress(OSError):
-                self._watch_for(visitor)
+                self._watch_for(pending)
                 return
-        self._dismiss(visitor, refusal)
+        self._dismiss(pending, refusal)
 
     def _count(self, reason: str, is_busy: bool) -> None:
         with self._lock:
@@ -469,10 +469,10 @@ class Acceptor:
             self._told_to_come_again += is_busy
             self._reasons.append(reason)
 
-    def _dismiss(self, visitor: PendingHandshake, refusal: HandshakeError) -> None:
-        self._selector.unregister(visitor.channel.socket)
-        del self._visitors[visitor.channel.socket]
-        visitor.leave(refusal)
+    def _dismiss(self, pending: PendingHandshake, refusal: HandshakeError) -> None:
+        self._selector.unregister(pending.channel.socket)
+        del self._pending[pending.channel.socket]
+        pending.leave(refusal)
 
     def _device_closed(self) -> None:
         self._end("the listener is closed: its device is")
@@ -493,14 +493,14 @@ class Acceptor:
                 wake()
 
 
-def _oldest(visitors: list[PendingHandshake]) -> PendingHandshake:
+def _oldest(pending: list[PendingHandshake]) -> PendingHandshake:
     """Who has been at this step for longest."""
-    return min(visitors, key=lambda visitor: visitor.since)
+    return min(pending, key=lambda one: one.since)
 
 
 def _in_child() -> None:
-    for reception in _receptions:
-        reception.abandon()
+    for acceptor in _acceptors:
+        acceptor.abandon()
 
 
 os.register_at_fork(after_in_child=_in_child)

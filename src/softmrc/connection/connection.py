@@ -4,62 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections import deque
-from itertools import islice
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core
-from softmrc._core import LocalPlane, SealKeys
+from softmrc._core import LocalPlane, PeerState, SealKeys
+from softmrc._support.fork import disown_in_child
 from softmrc.config import RtrAttributes, bounds, whole_payload
 from softmrc.connection import keys as sealing
 from softmrc.connection import path_check, validate
-from softmrc.connection.handshake import Authenticator, BootstrapSocket, HandshakeError
+from softmrc.connection.handshake import Authenticator, BootstrapSocket, HandshakeError, framed
 from softmrc.connection.keys import KeyShare
-from softmrc.connection.liveness import LivenessCheck
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.connection.path_mtu import MtuDiscovery
-from softmrc.connection.shared_poller import SharedPoller
 from softmrc.connection.validate import ProtocolError
 from softmrc.device import (
-    Completion,
+    FOREVER_S,
     CompletionQueue,
     Device,
     MemoryRegion,
     Peer,
+    PostStatus,
     QueuePair,
     new_port_key,
     port_keys,
     shutdown,
     writable_memory,
 )
-from softmrc.device.checks import FOR_EVER, instance, seconds, whole
+from softmrc.device.checks import FOR_EVER, blame, instance, seconds, whole
 from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import ConfigError, RemoteError, UsageError
-
-SLICE_S = 0.1  # how often who waits looks whether the peer is still there
-LOOKS_EVERY = 64  # posts: so often is it noted which writes have ended, though nobody may ever wait for them
-LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
 
 IN_ERROR = "the connection is in error"
 HAS_LEFT = "has left: it closed the connection, or its process ended"
 ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
 
 
-def _give_up_the_departed(device: Device) -> bool:
-    """Whether there was a connection of this device whose peer had left."""
-    ours = [one for one in device._dependents() if isinstance(one, Connection) and not one._closed]
-    departed = [one for one in ours if one._has_lost_its_peer()]
-    if not departed and any(one._channel.is_cut for one in ours):
+def _end_gone(device: Device) -> bool:
+    """End the queue pairs of this device whose peers are gone; whether there were any."""
+    has_ended, has_unconfirmed = device.native.end_gone()
+    if has_unconfirmed and not has_ended:
         raise HandshakeError(
             "came while it was not known who else had left", "another may have left; try again", busy=True
         )
-    for connection in departed:
-        with contextlib.suppress(UsageError):  # closed meanwhile
-            connection.qp.error()
-    return bool(departed)
+    return has_ended
+
+
+def _timeout(timeout_s: float | None) -> float:
+    return FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=FOR_EVER)
 
 
 def _new_qp(device: Device, memory: OfferedMemory) -> QueuePair:
@@ -100,28 +94,27 @@ class Connection:
         self._port_key = new_port_key()
         self.remote: tuple[RemoteRegion, ...] = ()
         self.peer_name = channel.peer_name
-        self._counting = threading.Lock()
-        self._posted = 0  # the last number given; whatever is neither under way nor failed has ended well
-        self._sources: dict[int, Any] = {}  # of the writes under way
-        self._failed: set[int] = set()
-        self._messages: deque[Message] = deque()
-        self._received: object = None  # the last completions of receives that were noted
-        self._receives_owed = 0  # one for each message
-        self._endings, self._arrivals = SharedPoller(self.qp.send_cq), SharedPoller(self.qp.recv_cq)
+        self._native = _core.CompletionTracker(
+            device.native, self.qp.qpn, self.qp.send_cq.number, self.qp.recv_cq.number
+        )
         self._payload = 0  # bytes of a full packet
-        self._failed_with: CompletionStatus | None = None  # of the first write that failed, which knows the cause
-        self._failure = ""  # what is to be said of the peer since then, once somebody has asked
-        self._left_at: float | None = None  # when it was noticed that the peer has left
-        self._doubt = LivenessCheck(self.qp)
+        self._failure = ""  # what is to be said of the peer since a write has failed, once somebody has asked
+        disown_in_child(self, "the connection")
         shutdown.track_connection(self)
-        device._tell_when_closed(self)
+        device.tell_when_closed(self)
 
-    def _begin(self) -> None:
-        """The handshake is over."""
+    # What the two ends of a handshake call.
+
+    def begin(self) -> None:
+        # The handshake is over.
+        goodbye = b""
         if self.is_sealed:
-            self._channel.believe_only(self._proof)
+            self._channel.goodbye = framed(self._proof.goodbye())
+            goodbye = framed(self._proof.goodbye_of_peer())
+        fd, queues = self._channel.socket.fileno(), [self.qp.send_cq.number, self.qp.recv_cq.number]
+        self.device.native.watch_bootstrap(self.qp.qpn, fd, goodbye, self._channel.inbox.rest(), queues)
 
-    def _offer(self) -> dict[str, Any]:
+    def offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions, self._port_key, self._share)
 
     @property
@@ -142,8 +135,8 @@ class Connection:
         self._share.forget()
         return keys
 
-    def _accept(self, offer: Offer) -> None:
-        """Connect to a peer that offers this."""
+    def accept(self, offer: Offer) -> None:
+        # Connect to a peer that offers this.
         try:
             self._establish(offer)
         except (ConfigError, ProtocolError) as error:  # not on our map, or what else only the device knows
@@ -156,8 +149,8 @@ class Connection:
         try:
             peer = self.device.add_peer(offer.planes)
         except ConfigError:
-            # Ports that are another peer's: who has left and starts again may have them back.
-            if not _give_up_the_departed(self.device):
+            # Ports that are another peer's: one that was started again may have them back.
+            if not _end_gone(self.device):
                 raise
             peer = self.device.add_peer(offer.planes)
         self._added = peer
@@ -175,8 +168,8 @@ class Connection:
         self.qp.post_recv(count=config.max_wimm)
         self.remote = offer.regions
 
-    def _narrow(self, mtu: object) -> bool:
-        """The connector has found out which payload gets through; whether that is less than both had offered."""
+    def narrow(self, mtu: object) -> bool:
+        # The connector has found out which payload gets through. Returns whether that is less than both had offered.
         if mtu is None:
             return False
         try:
@@ -186,12 +179,11 @@ class Connection:
             raise HandshakeError(f"is {nonsense}", f"you are {nonsense}") from None
         if payload >= self._payload:
             return False
-        self.device._native.narrow(self.qp.qpn, payload)
+        self.device.native.narrow(self.qp.qpn, payload)
         self._payload = payload
         return True
 
-    def _survey(self) -> MtuDiscovery:
-        """Of the peer, before anything is sent."""
+    def discover_mtu(self) -> MtuDiscovery:
         return MtuDiscovery(self.device, self.qp.lane, self.peer.planes, self._payload, self.is_sealed)
 
     @property
@@ -213,35 +205,28 @@ class Connection:
     def post(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> int:
         """Start a write and return its number for `wait`. The buffer must not change until then."""
         source = self._source(buffer, remote, offset)
-        with self._counting:
-            self._posted += 1
-            number = self._posted
-            self._sources[number] = source
         try:
-            if number % LOOKS_EVERY == 0:
-                self._endings.look(self._note)
-            self.qp._post(source, 0, source.size, remote.va + offset, remote.rkey, number, imm, True)
-        except BaseException as error:
-            self._sources.pop(number, None)
-            if isinstance(error, UsageError):
-                self._check_open()
-                self._check_alive(may_ask=False)
+            number, status = self._native.post(source, remote.va + offset, remote.rkey, imm)
+        except TypeError:
+            blame(imm=(0 if imm is None else imm, 32))
             raise
+        except UsageError:
+            self._check_open()
+            raise
+        if status != PostStatus.OK:
+            self._check_open()
+            self._check_alive(may_ask=False)
+            self.qp.refuse(status)
         return number
 
     def wait(self, number: int, timeout_s: float | None = None) -> None:
         """Until that write is in the peer's memory; at once if it has been for long."""
-        until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
-        whole("number", number, 64)
-        if not 1 <= number <= self._posted:
+        timeout = _timeout(timeout_s)
+        if not 1 <= whole("number", number, 64) <= self._native.last_number:
             raise ConfigError("number", number, "what `post` returned")
-        while number in self._sources:
+        if not self._native.wait_for_write(number, timeout):
             self._check_open()
-            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
-            if not self._endings.wait(lambda: number not in self._sources, self._note, left):
-                self._judge_silence()
-                if until is not None and time.monotonic() >= until and number in self._sources:
-                    raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
+            raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
         self._check_ended_well(number)
 
     def write(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
@@ -251,59 +236,58 @@ class Connection:
     async def write_async(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
         """`write` for asyncio."""
         number = self.post(remote, offset, buffer, imm)
-        while number in self._sources:
+        while not self._has_ended(number):
             self._check_open()
-            if not await self._endings.wait_async(lambda: number not in self._sources, self._note, SLICE_S):
-                self._judge_silence()
+            await self.qp.send_cq.readable(unless=lambda: self._has_ended(number))
         await self._explain_async()
         self._check_ended_well(number)
 
-    def _note(self, completions: list[Completion]) -> None:
-        for completion in completions:
-            if not completion.ok:
-                self._failed_with = self._failed_with or completion.status
-                self._failed.add(completion.wr_id)
-            self._sources.pop(completion.wr_id, None)
+    def _has_ended(self, number: int) -> bool:
+        """Of tasks, which poll for each other as threads do in native code."""
+        self._poll(self._native.poll_writes, self.qp.send_cq)
+        return not self._native.is_pending(number)
 
-    def _judge_silence(self) -> None:
-        """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
-        if not self._sources or not self._peer_has_left():
-            return
-        self._check_open()  # or it was this side that hung up
-        if self._left_at is None:
-            self._left_at = time.monotonic()
-        elif time.monotonic() - self._left_at > LAST_WORDS_S:
-            self.qp.error()
+    @staticmethod
+    def _poll(poll: Callable[[], bool], queue: CompletionQueue) -> None:
+        if poll():  # the queue's descriptor was readable, and is so for nobody else now
+            queue.wake()
 
     def _check_ended_well(self, number: int) -> None:
-        if number in self._failed:
+        if self._native.has_failed(number):
             self._check_open()
             raise RemoteError(f"write {number} failed: peer {self.peer} {self._why_failed()}")
 
     def _why_failed(self, may_ask: bool = True) -> str:
         """What is to be said of the peer since a write has failed; empty if none has."""
-        if not self._failure and self._failed_with is not None:
-            words = self.why(self._failed_with, may_ask)
+        failed_with = self._failed_with
+        if not self._failure and failed_with is not None:
+            words = self.why(failed_with, may_ask)
             if not may_ask:
                 return words
             self._failure = words
         return self._failure
 
+    @property
+    def _failed_with(self) -> CompletionStatus | None:
+        """The status of the first write that failed, which knows the cause."""
+        status = self._native.first_failure
+        return None if status is None else CompletionStatus(status)
+
     async def _explain_async(self) -> None:
         """Ask in another thread, so that what is raised next does not ask while the event loop waits."""
-        self._endings.look(self._note)
+        self._poll(self._native.poll_writes, self.qp.send_cq)
         if self._failed_with is not None and not self._failure:
             await asyncio.to_thread(self._why_failed)
 
     def why(self, status: CompletionStatus, may_ask: bool = True) -> str:
         """What is to be said of the peer when a write ends with this status. It may take a second, unless `may_ask` is
         False: a peer that stopped answering is asked which packet sizes reach it."""
-        if status in ENDS_WITH_PEER and self._peer_has_left():
+        if status in ENDS_WITH_PEER and self.has_lost_peer():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
             if words := self._narrowed() or path_check.never_reached(self.qp, self.peer):
                 return words
-            lost = self._survey().lost_now() if may_ask else ""
+            lost = self.discover_mtu().lost_now() if may_ask else ""
             return f"stopped answering: {lost or path_check.tried(self.device, self.peer.planes)}"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
@@ -334,87 +318,50 @@ class Connection:
         connection: the peer's write fails, and so does everything after it. Who sends many waits for answers, or
         writes without `imm`.
         """
-        until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
-        taken: list[Message] = []
+        until = time.monotonic() + _timeout(timeout_s)
+        taken: list[tuple[int, int]] = []
         try:
-            while not self._take_message(taken):
+            while not taken:
                 self._check_open()
-                left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
-                self._arrivals.wait(self._has_message, self._receive, left)
-                if not self._messages:
-                    self._check_for_more()
-                    if until is not None and time.monotonic() >= until and not self._messages:
-                        raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
-            return taken[0]
+                if not self._native.wait_for_message(taken, max(0.0, until - time.monotonic())):
+                    self.check_alive()
+                elif not taken:
+                    raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
+            return Message(*taken[0])
         except BaseException:
-            self._messages.extendleft(taken)
+            for imm, length in taken:  # Ctrl-C came after it was taken
+                self._native.put_back(imm, length)
             raise
 
     async def recv_async(self) -> Message:
         """`recv` for asyncio."""
-        taken: list[Message] = []
-        while not self._take_message(taken):
+        taken: list[tuple[int, int]] = []
+        while True:
             self._check_open()
-            await self._arrivals.wait_async(self._has_message, self._receive, SLICE_S)
-            if not self._messages:
+            self._poll(self._native.poll_messages, self.qp.recv_cq)
+            if not self._native.wait_for_message(taken, 0.0):
                 await self._explain_async()
-                self._check_for_more()
-        return taken[0]
+                self.check_alive()
+            elif taken:
+                return Message(*taken[0])
+            else:
+                await self.qp.recv_cq.readable(unless=self._has_arrival)
 
-    def _has_message(self) -> bool:
-        return bool(self._messages)
+    def _has_arrival(self) -> bool:
+        self._poll(self._native.poll_messages, self.qp.recv_cq)
+        return self._native.has_arrival
 
-    def _take_message(self, taken: list[Message]) -> bool:
-        """For whoever is the first to ask. Ctrl-C comes before the call of `extend` or after it, never between taking
-        a message from one list and adding it to the other; `recv` puts it back if it does not get to return it."""
-        with contextlib.suppress(IndexError):
-            taken.extend(islice(iter(self._messages.popleft, None), 1))
-        return bool(taken)
-
-    def _receive(self, completions: list[Completion]) -> None:
-        """Once, though it may be called again with completions that it was interrupted with: nothing comes between
-        assignments and the call after them."""
-        fresh = [Message(c.imm, c.length) for c in completions if c.ok]
-        count, post, qpn = len(fresh), self.device._native.post_receive, self.qp.qpn
-        if self._received is not completions:
-            self._receives_owed += count
-            self._received = completions
-            self._messages.extend(fresh)
-        owed = self._receives_owed
-        if owed:
-            self._receives_owed = 0
-            # Refused once the queue pair is in error; what came before that is still good.
-            post(qpn, 0, owed)
-
-    def _check_for_more(self) -> None:
-        """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
-        is_over = self._peer_has_left() or self.qp.state == QpState.ERROR
-        self._check_open()
-        if is_over and not self._arrivals.look(self._receive) and not self._messages:
-            self.check_alive()
-
-    def _has_lost_its_peer(self) -> bool:
-        return not self._closed and self._peer_has_left()
-
-    def _peer_has_left(self) -> bool:
-        """Or this side has closed, which whoever asks has to tell apart."""
-        if self._channel.is_closed_by_peer():
-            return True
-        if not self._channel.is_cut:
-            return False
-        try:
-            self._check_open()
-        except UsageError:
-            return True
-        return self._doubt.is_confirmed()
+    def has_lost_peer(self) -> bool:
+        # Whether the peer has closed the connection or its process has ended, as far as it is known now.
+        return self.device.native.peer_state(self.qp.qpn) is PeerState.GONE
 
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the connection is closed")
-        self.device._check_open()
+        self.device.check_open()
 
-    def _on_device_closed(self) -> None:
-        """The peer is told as by `close`; what was on its way is the device's affair."""
+    def on_device_closed(self) -> None:
+        # The peer is told as by `close`. The device takes care of what was on its way.
         self._channel.hang_up()
 
     def check_alive(self) -> None:
@@ -422,8 +369,9 @@ class Connection:
         self._check_alive(may_ask=True)
 
     def _check_alive(self, may_ask: bool) -> None:
-        self._endings.look(self._note)
-        has_left = self._peer_has_left()
+        self._check_open()
+        self._poll(self._native.poll_writes, self.qp.send_cq)
+        has_left = self.has_lost_peer()
         self._check_open()  # what this side has ended is not the peer's doing
         if why := self._why_failed(may_ask):
             raise RemoteError(f"the connection has failed: peer {self.peer} {why}")
@@ -441,12 +389,14 @@ class Connection:
         self._closed = True
         try:
             with contextlib.suppress(UsageError):  # of a parent process, whose queue pair it is
-                self.device._native.flush(self.qp.qpn, flush_s)
-                self.qp.destroy()
+                self._native.close()
+                self.device.native.flush(self.qp.qpn, flush_s)
         finally:
+            with contextlib.suppress(UsageError):
+                self.qp.destroy()
+                self._native.release_sources()
             self._channel.hang_up()
             self._channel.close()
-            self._sources = dict.fromkeys(self._sources)  # the memory is the caller's; that they ended is not known
             for queue in {self.qp.send_cq, self.qp.recv_cq}:
                 queue.retire()
             if self._added is not None:
@@ -456,8 +406,8 @@ class Connection:
             if self._owns_device:
                 self.device.close()
 
-    def _abandon(self) -> None:
-        """Close what came to nothing. The device may serve another try."""
+    def abandon(self) -> None:
+        # Close what was not established. The device may serve another try.
         self._owns_device = False
         self.close(0.0)
 

@@ -163,13 +163,13 @@ class Connector:
 
         def offer() -> dict[str, Any]:
             made.append(self._half_made(channel, proof))
-            return made[0]._offer()
+            return made[0].offer()
 
         def accept(said: dict[str, Any]) -> None:
-            made[0]._accept(Offer.checked(said, made[0].device, made[0].is_sealed))
+            made[0].accept(Offer.checked(said, made[0].device, made[0].is_sealed))
 
         def narrow(mtu: int) -> bool:
-            return made[0]._narrow(mtu)
+            return made[0].narrow(mtu)
 
         async def measure() -> int:
             left_s = self._until - time.monotonic()
@@ -183,9 +183,9 @@ class Connector:
             await line.follow(call(proof, offer, accept, narrow), measure)
         except BaseException:
             for connection in made:
-                connection._abandon()
+                connection.abandon()
             raise
-        made[0]._begin()
+        made[0].begin()
         return made[0]
 
     async def _see_planes(self, connection: Connection, patience: HandshakeIo) -> None:
@@ -193,14 +193,14 @@ class Connector:
         try:
             left_s = self._until - time.monotonic()
             for pause_s in path_check.pauses([connection.qp], until=self._until):
-                if connection._has_lost_its_peer():
+                if connection.has_lost_peer():
                     return  # which whoever uses it is told
                 await patience.pause(pause_s)
             _check_reached(connection, left_s)
             path_check.warn_of_links(connection.device)
             path_check.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
         except BaseException:
-            connection._abandon()
+            connection.abandon()
             raise
 
     def _half_made(self, channel: BootstrapSocket, proof: Authenticator) -> Connection:
@@ -228,7 +228,7 @@ def _check_reached(connection: Connection, left_s: float) -> None:
 
 async def _measured(connection: Connection, patience: HandshakeIo, name: str, until: float) -> MtuDiscovery:
     """Which packets get through to the listener, which answers already."""
-    survey = connection._survey()
+    survey = connection.discover_mtu()
     for pause_s in survey.pauses(until=until):
         await patience.pause(pause_s)
     survey.note(name)

@@ -32,7 +32,6 @@ import os
 import re
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -112,13 +111,9 @@ class FrameReader:
         self._data = bytearray()
         self._largest = LARGEST_HELLO
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._data
-
-    def expect_short(self) -> None:
-        """What is left to be said is as short as a hello."""
-        self._largest = LARGEST_HELLO
+    def rest(self) -> bytes:
+        """What came after the last frame."""
+        return bytes(self._data)
 
     def add(self, data: bytes) -> None:
         self._data += data
@@ -171,8 +166,9 @@ class Authenticator:
         """The last thing that this side says."""
         return self.sealed(LEAVES[self._role], {})
 
-    def hear_goodbye(self, frame: dict[str, Any]) -> None:
-        self.opened(LEAVES[LISTENER if self.is_connector else CONNECTOR], frame)
+    def goodbye_of_peer(self) -> dict[str, Any]:
+        """The last thing that the other side says."""
+        return self.sealed(LEAVES[LISTENER if self.is_connector else CONNECTOR], {})
 
     @property
     def salt(self) -> bytes:
@@ -293,16 +289,14 @@ def call(
 
 
 class BootstrapSocket:
-    """A TCP connection between two nodes: for the handshake, and then to notice that the other one has left."""
+    """The TCP connection of a handshake. It stays open after that: its end tells the other side that this one has left,
+    which the device watches for (`core/udp/bootstrap_watch.h`)."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.peer_name = "the peer"
-        self.is_cut = False  # it ended, and nobody proved that it should
-        self.inbox = FrameReader()  # of the handshake too: what is said last may come with a frame of that
-        self._proof: Authenticator | None = None
-        self._has_left = False
-        self._hearing = threading.Lock()
+        self.inbox = FrameReader()
+        self.goodbye = b""  # said at the end, where packets are encrypted
         try:
             host, port = sock.getpeername()[:2]
             self.peer_name = f"{host} port {port}"
@@ -320,47 +314,11 @@ class BootstrapSocket:
         if not all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
             raise ConfigError("secret", None, "a shared secret, for connections that leave the machine")
 
-    def believe_only(self, proof: Authenticator) -> None:
-        """From now on a goodbye has to be proved: anybody on the wire can end a TCP connection."""
-        self._proof = proof
-        self.inbox.expect_short()
-
-    def is_closed_by_peer(self) -> bool:
-        """Whether the other end hung up, found without blocking. Who speaks after the handshake has broken it off."""
-        if self._proof is not None:
-            self._hear(self._proof)
-            return self._has_left
-        if not self.inbox.is_empty:
-            return True
-        try:
-            self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
-    def _hear(self, proof: Authenticator) -> None:
-        with self._hearing:
-            while not (self._has_left or self.is_cut):
-                try:
-                    if (frame := self.inbox.next()) is not None:
-                        proof.hear_goodbye(frame)
-                        self._has_left = True
-                    elif data := self.socket.recv(LARGEST_HELLO, socket.MSG_DONTWAIT):
-                        self.inbox.add(data)
-                    else:
-                        self.is_cut = True
-                except BlockingIOError:
-                    return
-                except (OSError, HandshakeError):
-                    self.is_cut = True
-
     def hang_up(self) -> None:
         """The other end notices at once; the descriptor stays until `close`, since others may be using it."""
         with suppress(OSError):
-            if self._proof is not None:
-                self.socket.send(framed(self._proof.goodbye()), socket.MSG_DONTWAIT)
+            if self.goodbye:
+                self.socket.send(self.goodbye, socket.MSG_DONTWAIT)
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -371,7 +329,6 @@ class BootstrapSocket:
 def _in_child() -> None:
     """A forked child lets go of its copies: else a parent that is killed would seem to be there while the child is."""
     for channel in _channels:
-        channel._hearing = threading.Lock()
         channel.close()
 
 

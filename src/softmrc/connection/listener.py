@@ -18,7 +18,7 @@ from softmrc.device.checks import FOR_EVER, seconds
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
 
-BACKLOG = 1024  # how many the kernel holds at the door; it is a moment
+BACKLOG = 1024  # how many clients the kernel holds until they are accepted
 
 
 class Listener:
@@ -33,8 +33,8 @@ class Listener:
         self._is_closed = False
         self._memory = OfferedMemory(device, memory)
         try:
-            self._reception = Acceptor(sockets, device, knowledge, self._memory)
-            self._reception.open()
+            self._acceptor = Acceptor(sockets, device, knowledge, self._memory)
+            self._acceptor.open()
             shutdown.track_connection(self)
         except BaseException:
             self._give_up()
@@ -44,8 +44,8 @@ class Listener:
         """While it is made: the device is still the caller's."""
         self._is_closed = True
         try:
-            if hasattr(self, "_reception"):
-                self._reception.close()
+            if hasattr(self, "_acceptor"):
+                self._acceptor.close()
         finally:
             self._memory.release()
 
@@ -55,8 +55,8 @@ class Listener:
 
     @property
     def refused(self) -> Refusals:
-        """Visitors that were turned away: how many, the last reasons, and how many were told to come again."""
-        return self._reception.refused()
+        """Clients that were turned away: how many, the last reasons, and how many were told to come again."""
+        return self._acceptor.refused()
 
     def accept(self, timeout_s: float | None = None) -> Connection:
         """The next peer that knows the secret and whose offer fits. Others are counted in `refused`, and are nobody's
@@ -64,7 +64,7 @@ class Listener:
         if timeout_s is not None:
             seconds("timeout_s", timeout_s, or_else=FOR_EVER)
         before = self.refused.count
-        connection = self._reception.take(timeout_s)
+        connection = self._acceptor.take(timeout_s)
         if connection is not None:
             return connection
         now = self.refused
@@ -77,14 +77,14 @@ class Listener:
     async def accept_async(self) -> Connection:
         """`accept` for asyncio."""
         loop = asyncio.get_running_loop()
-        while (connection := self._reception.take(0)) is None:
+        while (connection := self._acceptor.take(0)) is None:
             changed = asyncio.Event()
             wake = partial(loop.call_soon_threadsafe, changed.set)
-            if self._reception.call_when_changed(wake):
+            if self._acceptor.call_when_changed(wake):
                 try:
                     await changed.wait()
                 finally:
-                    self._reception.forget(wake)
+                    self._acceptor.forget(wake)
         return connection
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Listener:
             return
         self._is_closed = True
         try:
-            self._reception.close()
+            self._acceptor.close()
         finally:
             self._let_go()
 
@@ -104,11 +104,11 @@ class Listener:
             self.device.close()
 
     def __del__(self) -> None:
-        """Waits for nobody: it may run in a thread that holds what the reception's needs to end."""
+        """Waits for nobody: it may run in a thread that holds what the acceptor's needs to end."""
         with contextlib.suppress(Exception):  # half made
             if not self._is_closed:
                 self._is_closed = True
-                self._reception.end()
+                self._acceptor.end()
                 self._let_go()
 
     def __enter__(self) -> Self:

@@ -69,7 +69,7 @@ class Offer:
             raise HandshakeError(
                 f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
             ) from None
-        offer._check_match(device, is_sealed)
+        offer.check_match(device, is_sealed)
         return offer
 
     @classmethod
@@ -91,7 +91,7 @@ class Offer:
             seal=PeerEncryption.parse("seal", words.get("seal")),
         )
 
-    def _check_match(self, device: Device, is_sealed: bool) -> None:
+    def check_match(self, device: Device, is_sealed: bool) -> None:
         """Refuse what does not fit this device, or would have it talk to itself."""
         mine = device.local_planes
         if len(self.planes) != len(mine):

@@ -59,7 +59,7 @@ class MtuDiscovery:
         """How long to wait before looking again; ends when all is known that can be, after so many rounds in which
         nothing was answered at all, or at that moment of `time.monotonic`. Planes that do not even answer the smallest
         packets are waited for a little after the first that does."""
-        native = self._device._native
+        native = self._device.native
         if not self._is_wanted():
             return
         places = [plane.native() for plane in self._planes]
@@ -100,13 +100,13 @@ class MtuDiscovery:
         """Loopback carries what it says, unless somebody breaks it on purpose; and an SRv6 path is no route to the
         address of its end."""
         device = self._device
-        if device._routes is not None:
+        if device.has_routes:
             return False
-        is_broken = any(device._native.faults(plane).mtu for plane in range(len(device.local_planes)))
+        is_broken = any(device.native.faults(plane).mtu for plane in range(len(device.local_planes)))
         return is_broken or not device.stays_here
 
     def _look(self) -> None:
-        native = self._device._native
+        native = self._device.native
         heard = [native.sizes_answered(self._lane, one) for one in self._rounds]
         self.found = []
         for plane in range(len(self._planes)):
@@ -149,7 +149,7 @@ class MtuDiscovery:
                 continue
             carried = self.bytes_of(one.plane, one.payload) if one.is_sure else 0
             is_news = device.narrow_paths.note(one.plane, self._planes[one.plane].address, carried, now)
-            device._native.set_path_mtu(one.plane, device.narrow_paths.carried(one.plane))
+            device.native.set_path_mtu(one.plane, device.narrow_paths.carried(one.plane))
             if is_news:
                 local = device.local_planes[one.plane]
                 log.warning("%s: %s", name, self.words(one, local.link, local.link_mtu, chosen))

@@ -18,7 +18,11 @@ completion drives the lane while it waits. `softmrc.connection` does the exchang
 from __future__ import annotations
 
 from softmrc.device.completion import FOREVER_S, Completion, CompletionQueue, iterate
-from softmrc.device.device import MAX_EVS, MAX_SOCKETS, Capture, Device, Event
+from softmrc.device.creation import MAX_SOCKETS
+from softmrc.device.default_profiles import MAX_EVS
+from softmrc.device.device import Device
+from softmrc.device.diagnostics import Capture
+from softmrc.device.event import Event
 from softmrc.device.memory import ACCEPTED_MEMORY, MemoryRegion, ProtectionDomain, writable_memory
 from softmrc.device.peer import Peer, PeerPlane, check_carrier, new_port_key, port_keys
 from softmrc.device.queue_pair import QueuePair

@@ -55,18 +55,18 @@ class CompletionQueue:
                 raise UsageError(f"completion queue {self.number} was destroyed") from None
             raise
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
         if self._is_destroyed:
             raise UsageError(f"completion queue {self.number} was destroyed")
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
-        return np.frombuffer(self._use(self.device._native.poll, whole("most", most, 32)), dtype=COMPLETION)
+        return np.frombuffer(self._use(self.device.native.poll, whole("most", most, 32)), dtype=COMPLETION)
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
         timeout = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=FOR_EVER)
-        found = self._use(self.device._native.wait, whole("most", most, 32), timeout)
+        found = self._use(self.device.native.wait, whole("most", most, 32), timeout)
         return np.frombuffer(found, dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
@@ -79,7 +79,7 @@ class CompletionQueue:
     def take(self, taken: list[bytes], timeout_s: float | None = None, most: int = 256) -> None:
         """Add what is there to the list, for `completions`: what is there now, or after at least one has come or the
         time is up. Functions in C do both, so that Ctrl-C cannot come between."""
-        native = self.device._native
+        native = self.device.native
         call, more = (native.poll, ()) if timeout_s is None else (native.wait, (timeout_s,))
         self._use(lambda *given: taken.extend(filter(None, map(call, *([one] for one in given)))), most, *more)
 
@@ -90,24 +90,30 @@ class CompletionQueue:
 
     def fileno(self) -> int:
         """A descriptor for event loops: readable when `poll` has something. Poll until empty, then wait again."""
-        return self._use(self.device._native.completion_fd)
+        return self._use(self.device.native.completion_fd)
 
     async def wait_async(self, most: int = 256) -> list[Completion]:
         """`wait` for asyncio: other tasks run meanwhile."""
         while not (found := self.poll(most)):
-            self.device._check_open()
+            self.device.check_open()
             await self.readable()
         return found
 
+    def attach(self, qpn: int) -> None:  # a queue pair uses it
+        self._used_by.add(qpn)
+
+    def detach(self, qpn: int) -> None:
+        self._used_by.discard(qpn)
+
     def destroy(self) -> None:
         """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
-        self.device._check_ours()
-        self._check_alive()
-        if any(self.device._has_qp(qpn) for qpn in list(self._used_by)):
+        self.device.check_ours()
+        self.check_alive()
+        if any(self.device.native.has_qp(qpn) for qpn in list(self._used_by)):
             raise UsageError(f"completion queue {self.number} is used by a queue pair; destroy that first")
         self._is_destroyed = True  # before it is so, for those who are told by that
         try:
-            self.device._native.destroy_cq(self.number)
+            self.device.native.destroy_cq(self.number)
         except MrcError:
             self._is_destroyed = False
             raise

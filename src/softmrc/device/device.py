@@ -2,121 +2,35 @@
 
 from __future__ import annotations
 
-import errno
-import functools
-import json
 import logging
 import os
-import resource
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
-
-import numpy as np
+from typing import Any, Self
 
 from softmrc import _core
 from softmrc._support.fork import ForkedStub, disown_in_child
-from softmrc._support.units import ev_text, qpn_text, rate_text
+from softmrc._support.units import rate_text
 from softmrc._support.weak_registry import WeakRegistry
-from softmrc.config import (
-    LONGEST_US,
-    CcProfile,
-    DeviceConfig,
-    EvFormat,
-    EvMode,
-    EvProfile,
-    bounds,
-    quantity,
-    to_native,
-)
+from softmrc.config import CcProfile, DeviceConfig, EvProfile, to_native
 from softmrc.config import planes as plane_names
 from softmrc.device import shutdown
 from softmrc.device.checks import flag, instance, whole
 from softmrc.device.completion import CompletionQueue, Readiness
+from softmrc.device.creation import checked_config, open_device
+from softmrc.device.default_profiles import DefaultProfiles
+from softmrc.device.diagnostics import Capture, file_name, native_faults
+from softmrc.device.event import Event, events_of
 from softmrc.device.memory import MemoryRegion, ProtectionDomain
 from softmrc.device.narrow_paths import NarrowPaths
 from softmrc.device.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.device.queue_pair import QueuePair
-from softmrc.device.width import lanes_here
-from softmrc.engine import EVENT, EventType, EvState, QpState, RefusedPacket
-from softmrc.errors import ConfigError, DeviceError, UsageError, did_you_mean
+from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import denylist
 
 log = logging.getLogger(__name__)
-
-MAX_EVS = 1024  # of one queue pair
-_, MAX_SOCKETS = bounds(DeviceConfig, "sockets_per_plane")
-SHARES = ("drop", "duplicate", "reorder", "corrupt", "mark", "trim")
-ANY_QPN = 3
-DELAYS = ("delay_us", "reorder_delay_us")
-
-
-class Event(NamedTuple):
-    """Something worth telling that belongs to no work request. What the numbers mean depends on `type`."""
-
-    type: EventType
-    qpn: int
-    plane: int
-    ev: int
-    psn: int
-    code: int
-    value: int
-    at_ps: int
-
-    def __str__(self) -> str:
-        """The same in words."""
-        words = {
-            EventType.qp_state: lambda: f"queue pair {qpn_text(self.qpn)} is {QpState(self.code).name}",
-            EventType.ev_state: lambda: f"path {ev_text(self.ev)} of plane {self.plane} is {EvState(self.code).name}",
-            EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
-            EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
-            EventType.probe_answer: lambda: (
-                f"path {ev_text(self.ev)} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
-            ),
-            EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
-        }.get(self.type, lambda: _words(self.type.name))()
-        return f"{self.at_ps / 1e12:.6f} s: {words}"
-
-
-def _words(name: str) -> str:
-    return name.lower().replace("_", " ")
-
-
-def _planes_in(mask: int) -> str:
-    return ", ".join(str(plane) for plane in range(mask.bit_length()) if mask >> plane & 1) or "none"
-
-
-def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
-    if config is not None and more:
-        raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
-    for name in sorted(set(more) - {one.name for one in fields(DeviceConfig)} if more else ()):
-        known = [one.name for one in fields(DeviceConfig)]
-        raise ConfigError(name, more[name], f"a field of DeviceConfig{did_you_mean(name, known)}")
-    made = DeviceConfig(**more) if config is None else config
-    return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
-
-
-def _remedy(error: OSError, sockets: int, why: str) -> str:
-    """The end of a sentence about a device that the system did not let open: what would help."""
-    if error.errno == errno.EMFILE:
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return f"; this device alone needs {sockets} sockets, and a process may have {most:,} files: raise `ulimit -n`"
-    if error.errno == errno.EADDRINUSE:
-        return "; leave `port` out and the system chooses one, so that several processes of a host each have their own"
-    return f" ({why})" if why and error.errno == errno.EADDRNOTAVAIL else ""
-
-
-@functools.lru_cache(8)
-def _say_weather(faults: str) -> None:
-    """Once, and aloud: a variable that somebody forgot must not be taken for a broken network."""
-    log.warning("SOFTMRC_FAULTS breaks the planes of this process's devices, on purpose: %s", faults)
-
-
-@functools.lru_cache(8)
-def _in_json(config: DeviceConfig) -> str:
-    return json.dumps(asdict(config))
 
 
 def _native_planes(planes: Iterable[PeerPlane]) -> list[Any]:
@@ -129,17 +43,6 @@ def _native_planes(planes: Iterable[PeerPlane]) -> list[Any]:
         )
         for plane in planes
     ]
-
-
-def _file_name(path: str | os.PathLike[str]) -> str:
-    try:
-        name = os.fspath(path)
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise TypeError
-        name.encode()
-    except (TypeError, UnicodeError):
-        raise ConfigError("path", path, "the name of a file") from None
-    return name
 
 
 class Device:
@@ -162,7 +65,7 @@ class Device:
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
         self._denied = denylist.at_start() if routes is not None else None
-        self.config = _config_of(config, more)
+        self.config = checked_config(config, more)
         if isinstance(planes, str):
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
@@ -180,24 +83,12 @@ class Device:
         self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
         if self.config.port:
             shutdown.release_port(self.config.port)
-        lanes = self.config.lanes or lanes_here(self.config.port)
-        try:
-            self._native = _core.Device(to_native(self.config), self.local_planes, self.mtu, lanes)
-        except DeviceError as error:
-            sockets = lanes * len(self.local_planes) * self.config.sockets_per_plane
-            raise DeviceError(error.errno, f"{error.strerror}{_remedy(error, sockets, why)}") from None
-        self.weather = _core.set_weather(self._native)  # that the environment asks for
-        if self.weather:
-            _say_weather(self.weather)
-        try:
-            self.control = self._open_control()
-        except DeviceError:  # whoever keeps the exception would keep the device
-            self._native.close()
-            raise
+        self._native, self.weather, self.control = open_device(self.config, self.local_planes, self.mtu, why)
         self._events_ready = Readiness()
         disown_in_child(self, "the device")
         shutdown.track_device(self)
-        self._profiles: dict[int, tuple[int, int]] = {}
+        self._profiles = DefaultProfiles(self.config, self.local_planes, self.mtu, self.stays_here)
+        self._profile_numbers: dict[int, tuple[int, int]] = {}  # by lane
         self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
         level = logging.INFO if why else logging.DEBUG
         if log.isEnabledFor(level):
@@ -208,17 +99,9 @@ class Device:
         names = ", ".join(f"{number} {plane}" for number, plane in enumerate(self.local_planes))
         reason = f" ({why})" if why else ""
         lanes = f"{self.lanes} lane{'s' * (self.lanes > 1)}"
-        rate = rate_text(self._cc_profile().rate_bps)
+        rate = rate_text(self._profiles.cc_profile().rate_bps)
         known = "" if self.config.rate_bps or all(plane.speed_bps for plane in self.local_planes) else " assumed"
         return f"planes {names}{reason}; {lanes}, payload {self.mtu:,} B, {rate}b/s{known}"
-
-    def _open_control(self) -> str:
-        """Where this device can be asked and told (docs/control.md); empty where it cannot."""
-        speeds = [plane.speed_bps for plane in self.local_planes]
-        path, why = _core.open_control(self._native, "verbs", self.mtu, _in_json(self.config), speeds)
-        if why:
-            logging.getLogger("softmrc").info("no control socket: %s", why)
-        return path
 
     def payload(self, is_sealed: bool) -> int:
         """Bytes of a full packet to peers with which packets are sealed, or are not."""
@@ -234,62 +117,49 @@ class Device:
         return tuple(PeerPlane(plane.address, ports[0], ports, plane.scope_id) for plane, ports in places)
 
     def _profiles_of(self, lane: int) -> tuple[int, int]:
-        """What a queue pair is given that asks for nothing else: its paths (a path is a socket: its EV is the socket's
-        source port), and its congestion control."""
-        if lane not in self._profiles:
-            ports = enumerate(self.ports_of(lane))
-            evs = self._profile_of(tuple((port, plane) for plane, of_plane in ports for port in of_plane))
-            self._profiles[lane] = self._add_ev_profile(lane, evs), self._add_cc_profile(lane, self._cc_profile())
-        return self._profiles[lane]
-
-    def _cc_profile(self) -> CcProfile:
-        speeds = [plane.speed_bps for plane in self.local_planes]
-        return self.config.cc_profile(speeds, self.stays_here)
-
-    def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
-        planes = len(self.local_planes)
-        return EvProfile(
-            mode=EvMode.EXPLICIT,
-            format=format,
-            count=min(len(entries), MAX_EVS) // planes * planes,
-            spray_quantum=self.config.quantum_for(self.mtu),
-            leaves_slow_ports=self.config.leave_slow_planes,
-            entries=entries,
-        )
+        """The numbers of the paths and the congestion control of queue pairs that ask for nothing else."""
+        if lane not in self._profile_numbers:
+            evs = self.add_ev_profile(lane, self._profiles.of_sockets(self.ports_of(lane)))
+            self._profile_numbers[lane] = evs, self.add_cc_profile(lane, self._profiles.cc_profile())
+        return self._profile_numbers[lane]
 
     def profile_for(self, peer: Peer) -> EvProfile | None:
         """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets.
 
         The first path of every plane, then the second: so an EV is the number that `softmrc.fabric` knows the path by.
         """
-        return self._paths_to(instance("peer", peer, Peer, A_PEER).planes)
+        return self._profiles.of_paths(instance("peer", peer, Peer, A_PEER).planes)
 
-    def _paths_to(self, planes: Sequence[PeerPlane]) -> EvProfile | None:
-        rows = zip(*(plane.paths for plane in planes), strict=False)
-        entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
-        return self._profile_of(entries, EvFormat.SRV6) if entries else None
-
-    def _add_ev_profile(self, lane: int, profile: EvProfile) -> int:
+    def add_ev_profile(self, lane: int, profile: EvProfile) -> int:
         return self._native.add_ev_profile(lane, to_native(profile))
 
-    def _add_cc_profile(self, lane: int, profile: CcProfile) -> int:
+    def add_cc_profile(self, lane: int, profile: CcProfile) -> int:
         return self._native.add_cc_profile(lane, to_native(profile))
 
-    def _check_ours(self) -> None:
+    def check_ours(self) -> None:
         if isinstance(self._native, ForkedStub):
             raise UsageError(self._native.error)
 
-    def _check_open(self) -> None:
-        self._check_ours()
+    def check_open(self) -> None:
+        self.check_ours()
         if self._native.is_closed:
             raise UsageError("the device is closed")
+
+    # For the modules of this package.
+
+    @property
+    def native(self) -> Any:
+        return self._native
+
+    @property
+    def has_routes(self) -> bool:
+        return self._routes is not None
 
     @property
     def is_closed(self) -> bool:
         return self._native.is_closed
 
-    def _tell_when_closed(self, dependent: Any) -> None:
-        """Its `_on_device_closed` is called when this device is."""
+    def tell_when_closed(self, dependent: Any) -> None:  # by its `on_device_closed`
         self._told_of_end.add(dependent)
 
     def _dependents(self) -> list[Any]:
@@ -297,7 +167,7 @@ class Device:
 
     def create_domain(self) -> ProtectionDomain:
         """Memory and queue pairs that have nothing to do with the device's others."""
-        self._check_open()
+        self.check_open()
         return ProtectionDomain(self, self._native.create_domain())
 
     def register(
@@ -306,7 +176,7 @@ class Device:
         """Memory to send from: any contiguous buffer, or a torch CPU tensor. It is used in place. With `remote_write`
         it must be writable, and the peers of the queue pairs of `domain` (without one, the device's) may write to it
         if they know its key."""
-        self._check_open()
+        self.check_open()
         inside = self._domain(domain)
         region = MemoryRegion(self, buffer, inside if flag("remote_write", remote_write) else None)
         self._regions.add(region)
@@ -321,10 +191,13 @@ class Device:
     def _queue(self, field: str, queue: CompletionQueue) -> CompletionQueue:
         if not isinstance(queue, CompletionQueue) or queue.device is not self:
             raise ConfigError(field, queue, "a completion queue of this device: device.create_cq()")
-        queue._check_alive()
+        queue.check_alive()
         return queue
 
-    def _forget(self, region: MemoryRegion) -> None:
+    def has_region(self, region: MemoryRegion) -> bool:
+        return region in self._regions
+
+    def deregister(self, region: MemoryRegion) -> None:
         if region not in self._regions:
             raise UsageError(f"{region!r} is not registered")
         if self._native.reads_from(region.buffer):
@@ -334,7 +207,7 @@ class Device:
         self._regions.remove(region)
 
     def create_cq(self) -> CompletionQueue:
-        self._check_open()
+        self.check_open()
         return CompletionQueue(self, self._native.create_cq())
 
     def create_qp(
@@ -347,7 +220,7 @@ class Device:
     ) -> QueuePair:
         """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
         `domain`, or of the device's where there is none. It lives in `lane`, or in the one with the fewest others."""
-        self._check_open()
+        self.check_open()
         queues = self._queue("send_cq", send_cq), self._queue("recv_cq", send_cq if recv_cq is None else recv_cq)
         inside = self._domain(domain)
         lanes = self.lanes
@@ -361,7 +234,7 @@ class Device:
             except UsageError:
                 continue
             for queue in queues:
-                queue._used_by.add(qpn)
+                queue.attach(qpn)
             return QueuePair(self, qpn, *queues, inside)
 
     def _spin(self, who: object, *, is_wanted: bool) -> None:
@@ -370,22 +243,19 @@ class Device:
         (self._sleepers.discard if is_wanted else self._sleepers.add)(id(who))
         self._native.set_spin_us(0.0 if self._sleepers else self.config.spin_us)
 
-    def _deny_listed(self, qp: QueuePair) -> None:
-        """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""
-        if self._denied is None or qp.peer is None or qp._ev_profile is None or not qp._has_carriers:
+    def deny_listed(self, qp: QueuePair) -> None:
+        # Keep it off what the node's denylist names: its paths have the numbers that the fabric knows.
+        if self._denied is None or qp.peer is None or not qp.has_own_carriers:
             return
         denied = self._denied(qp.peer.planes[0].address)
         for index, number in enumerate(qp.evs()["value"].tolist()):
             if number in denied:
                 qp.deny_ev(index)
 
-    def _has_qp(self, qpn: int) -> bool:
-        return self._native.has_qp(qpn)
-
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
         before are the same peer, which is then to be removed as often."""
-        self._check_open()
+        self.check_open()
         known = self._located(planes)
         peer = Peer(self._native.add_peer(_native_planes(known)), known)
         self._peers[peer.id] = peer
@@ -397,9 +267,9 @@ class Device:
         are such as `softmrc.connection.validate` makes."""
         if self._routes is None:
             return self._native.expect_peer(lane, [plane.native() for plane in planes]), (None, [])
-        self._check_open()
+        self.check_open()
         known = self._located(planes)
-        paths = self._paths_to(known)
+        paths = self._profiles.of_paths(known)
         denied = self._denied(known[0].address) if paths is not None and self._denied is not None else ()
         listed = sorted(number for number in denied if paths is not None and number < paths.count)
         return self._native.expect_peer(lane, _native_planes(known)), (paths, listed)
@@ -422,56 +292,41 @@ class Device:
     def remove_peer(self, peer: Peer) -> None:
         """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
         packets are a stranger's."""
-        self._check_ours()
-        self._check_held(peer)
+        self.check_ours()
+        self.check_held(peer)
         self._native.remove_peer(peer.id)
         self._peers.pop(peer.id, None)
 
-    def _check_held(self, peer: Peer) -> None:
-        """Refuse one that was removed, or another device's, whose number may be somebody else's here."""
+    def check_held(self, peer: Peer) -> None:
+        # One that was removed, or another device's, has a number that may be somebody else's here.
         instance("peer", peer, Peer, A_PEER)
         if self._peers.get(peer.id) is not peer:
             raise UsageError(f"peer {peer} was removed from this device, or is none of its own; add it again")
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""
-        records = np.frombuffer(self._native.poll_events(whole("most", most, 32)), dtype=EVENT)
-        return [
-            Event(EventType(kind), qpn, port, ev, psn, code, value, at_ps)
-            for at_ps, value, qpn, psn, ev, code, kind, port, _, _ in records.tolist()
-        ]
+        return events_of(self._native.poll_events(whole("most", most, 32)))
 
     async def events(self) -> AsyncIterator[Event]:
         """The same as they come, for asyncio."""
         while True:
             for event in self.poll_events():
                 yield event
-            self._check_open()
+            self.check_open()
             await self._events_ready.wait(self._native.event_fd())
 
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
         False when there will be none, because the plane is down or too many probes wait for it already."""
-        self._check_held(peer)
+        self.check_held(peer)
         return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
-        """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
-        reorder_delay_us, mtu (larger IP packets vanish), black_hole. What is not named is off; no names at all means
-        fair weather."""
-        self._check_open()
-        native = _core.Faults()
-        for name, value in faults.items():
-            if name == "black_hole":
-                native.black_hole = flag("black_hole", value)
-            elif name == "mtu":
-                native.mtu = whole("mtu", value, 16)
-            elif name in SHARES:
-                setattr(native, name, quantity(name, value, 1.0, "a share, from 0 to 1"))
-            elif name in DELAYS:
-                setattr(native, name, quantity(name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}"))
-            else:
-                raise ConfigError("faults", name, ", ".join((*SHARES, *DELAYS, "mtu", "black_hole")))
+        """Faults of a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
+        reorder_delay_us, mtu (larger IP packets vanish), black_hole. What is not named is off; no names at all end
+        them."""
+        self.check_open()
+        native = native_faults(faults)
         for number in range(len(self.local_planes)) if plane is None else [plane]:
             self._native.set_faults(self._plane(number), native)
 
@@ -485,7 +340,7 @@ class Device:
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
-        self._check_open()
+        self.check_open()
         self._native.set_port(self._plane(plane), flag("up", up))
 
     def planes(self) -> list[dict[str, Any]]:
@@ -508,13 +363,17 @@ class Device:
 
     def capture(self, path: str | os.PathLike[str], most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends. One at a time."""
-        self._check_open()
+        self.check_open()
         if self._capture is not None:
             raise UsageError(f"a capture to {self._capture.path} runs already; stop it first")
-        name = _file_name(path)
+        name = file_name(path)
         self._native.start_capture(name, whole("most_bytes", most_bytes, 64))
-        self._capture = Capture(self, name)
+        self._capture = Capture(name, self._stop_capture)
         return self._capture
+
+    def _stop_capture(self) -> int:
+        self._capture = None
+        return self._native.stop_capture()
 
     def close(self) -> None:
         """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
@@ -524,10 +383,10 @@ class Device:
             group.close()
         shutdown.linger(self._native)
         for region in list(self._regions):
-            region._let_go()
+            region.let_go()
         self._regions.clear()
         for one in self._dependents():
-            one._on_device_closed()
+            one.on_device_closed()
 
     def __del__(self) -> None:
         if hasattr(self, "_native"):
@@ -556,27 +415,3 @@ class Device:
         sent, received = (sum(r[key] for r in rows) for key in ("packets_sent", "packets_received"))
         lanes = f"{self._native.open_lanes} of {self.lanes} lanes open, " if self.lanes > 1 else ""
         return f"<Device {shown}: {lanes}{sent:,} packets sent, {received:,} received, payload {self.mtu:,} B>"
-
-
-class Capture:
-    """A running capture; leaving it closes the file."""
-
-    def __init__(self, device: Device, path: str) -> None:
-        self.device = device
-        self.path = path
-        self.packets = 0
-        self._is_running = True
-
-    def stop(self) -> int:
-        """End it; the number of packets captured."""
-        if self._is_running:
-            self._is_running = False
-            self.device._capture = None
-            self.packets = self.device._native.stop_capture()
-        return self.packets
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -63,14 +63,14 @@ class MemoryRegion:
         self._rkey: int | None = None
         while domain is not None and self._rkey is None:
             rkey = secrets.randbits(32)
-            if device._native.add_region(rkey, self.va, held, domain.number):
+            if device.native.add_region(rkey, self.va, held, domain.number):
                 self._rkey = rkey
 
     @property
     def buffer(self) -> Any:
         """The memory itself. Whoever reads it holds it, so that letting go of a region frees nothing that is in use."""
         if self._buffer is None:
-            self.device._check_open()
+            self.device.check_open()
             raise UsageError(f"{self!r}: register the memory again to use it")
         return self._buffer
 
@@ -83,10 +83,10 @@ class MemoryRegion:
 
     def deregister(self) -> None:
         """Take it back. Refused while a write still reads from it."""
-        self.device._forget(self)
-        self._let_go()
+        self.device.deregister(self)
+        self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """The owner may do with the memory what he likes."""
         self._buffer = None
 
@@ -94,10 +94,10 @@ class MemoryRegion:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in self.device._regions:
+        if self.device.has_region(self):
             self.deregister()
 
     def __repr__(self) -> str:
-        state = "" if self in self.device._regions else ", deregistered"
+        state = "" if self.device.has_region(self) else ", deregistered"
         use = "to send from" if self._rkey is None else f"at va {self.va:#x}, rkey {self._rkey:#010x}"
         return f"<MemoryRegion {self.length:,} bytes {use}{state}>"

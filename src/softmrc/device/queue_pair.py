@@ -84,19 +84,19 @@ class QueuePair:
         self._ev_profile = ev_profile if isinstance(ev_profile, EvProfile) else None
         evs, control = device._profiles_of(self.lane)
         attributes = InitAttributes(
-            ev_profile=device._add_ev_profile(self.lane, ev_profile) if isinstance(ev_profile, EvProfile) else evs,
-            cc_profile=device._add_cc_profile(self.lane, cc_profile) if isinstance(cc_profile, CcProfile) else control,
+            ev_profile=device.add_ev_profile(self.lane, ev_profile) if isinstance(ev_profile, EvProfile) else evs,
+            cc_profile=device.add_cc_profile(self.lane, cc_profile) if isinstance(cc_profile, CcProfile) else control,
             send_cq=self.send_cq.number,
             recv_cq=self.recv_cq.number,
             domain=self.domain.number,
         )
         try:
-            device._native.modify_init(self.qpn, to_native(attributes), *numbers)
+            device.native.modify_init(self.qpn, to_native(attributes), *numbers)
         finally:  # the queue pair keeps what it was given
             if own_evs:
-                device._native.remove_ev_profile(self.lane, attributes.ev_profile)
+                device.native.remove_ev_profile(self.lane, attributes.ev_profile)
             if own_control:
-                device._native.remove_cc_profile(self.lane, attributes.cc_profile)
+                device.native.remove_cc_profile(self.lane, attributes.cc_profile)
 
     def rtr(
         self,
@@ -110,7 +110,7 @@ class QueuePair:
     ) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`. With `seal`,
         packets are hidden and authentic, with these keys; all queue pairs to a peer are sealed, or none."""
-        self.device._check_held(peer)
+        self.device.check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
         payload = self.device.payload(seal is not None) if mtu is None else mtu
@@ -120,14 +120,14 @@ class QueuePair:
                 check_carrier("ev_profile.entries", value, peer.planes[port])
         if seal is not None:
             instance("seal", seal, SealKeys, "SealKeys, or None")
-        self.device._native.modify_rtr(self.qpn, to_native(attributes), seal)
+        self.device.native.modify_rtr(self.qpn, to_native(attributes), seal)
         self.peer = peer
 
     def rts(self, **more: Any) -> None:
         """RTR → RTS: ready to send. `more` are fields of `RtsAttributes`."""
         settings = {"first_psn": self.first_psn, **self.device.config.sending(), **more}
-        self.device._native.modify_rts(self.qpn, to_native(_made(RtsAttributes, **settings)))
-        self.device._deny_listed(self)
+        self.device.native.modify_rts(self.qpn, to_native(_made(RtsAttributes, **settings)))
+        self.device.deny_listed(self)
 
     def modify(self, state: Any, **attributes: Any) -> None:
         """Go to `state` with the attributes that this transition needs: `init`, `rtr`, `rts` or `error` by name."""
@@ -147,7 +147,7 @@ class QueuePair:
 
     def error(self) -> None:
         """Give up: everything posted is flushed, and the peer is told when it next writes."""
-        self.device._native.modify_error(self.qpn)
+        self.device.native.modify_error(self.qpn)
 
     def post_write(
         self,
@@ -166,9 +166,9 @@ class QueuePair:
             raise ConfigError("source", type(source).__name__, "a region of this device: device.register(buffer)")
         if source.device is not self.device:
             raise ConfigError("source", source, "a region of this device: device.register(buffer)")
-        self._post(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
+        self.post_buffer(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
 
-    def _post(
+    def post_buffer(
         self,
         source: Any,
         offset: int,
@@ -179,7 +179,7 @@ class QueuePair:
         imm: int | None,
         signaled: bool,
     ) -> None:
-        post = self.device._native.post_write
+        post = self.device.native.post_write
         try:
             status = post(self.qpn, wr_id, source, offset, length, remote_va, rkey, imm, signaled)
         except TypeError:
@@ -188,7 +188,7 @@ class QueuePair:
             flag("signaled", signaled)
             raise
         if status != PostStatus.OK:
-            self._refused(status)
+            self.refuse(status)
 
     def post_write_imm(self, source: MemoryRegion, offset: int, length: int, imm: int, **more: Any) -> None:
         """The same, and complete one receive of the peer with 32 bits of `imm`, after everything written before."""
@@ -196,16 +196,16 @@ class QueuePair:
 
     def post_recv(self, wr_id: int = 0, count: int = 1) -> None:
         """Allow so many writes with immediate to complete here. At most 65,536 may wait for theirs."""
-        status = self.device._native.post_receive(self.qpn, whole("wr_id", wr_id, 64), whole("count", count, 32))
+        status = self.device.native.post_receive(self.qpn, whole("wr_id", wr_id, 64), whole("count", count, 32))
         if status == PostStatus.QUEUE_FULL:
             raise UsageError(
                 f"cannot post {count:,} receives to queue pair {qpn_text(self.qpn)}: "
                 f"at most {MAX_RECEIVES:,} may wait, those posted before included"
             )
         if status != PostStatus.OK:
-            self._refused(status)
+            self.refuse(status)
 
-    def _refused(self, status: Any) -> None:
+    def refuse(self, status: Any) -> None:
         if status == PostStatus.QUEUE_FULL:
             raise UsageError(f"cannot post to queue pair {qpn_text(self.qpn)}: its send queue is full (max_send_wr)")
         raise UsageError(f"cannot post to queue pair {qpn_text(self.qpn)}: it is in {self.state.name}")
@@ -216,30 +216,34 @@ class QueuePair:
 
     def query(self) -> dict[str, Any]:
         """State, windows, sequence numbers and round-trip times, now."""
-        return self.device._native.query_qp(self.qpn)
+        return self.device.native.query_qp(self.qpn)
 
     def stats(self) -> dict[str, int]:
-        return self.device._native.qp_stats(self.qpn)
+        return self.device.native.qp_stats(self.qpn)
 
     def evs(self) -> np.ndarray:
         """One record per path; `state` is an `EvState`, `value` the source port (or the number of an SRv6 path)."""
-        rows = self.device._native.query_evs(self.qpn)
+        rows = self.device.native.query_evs(self.qpn)
         return np.array([(v, p, s.value, d, damping, spare) for v, p, s, d, damping, spare in rows], dtype=EV)
 
     def ev_values(self) -> list[bytes]:
         """What the network reads of each EV, as `wire.expand` gives it; `wire.path_of` makes an SRv6 path of it."""
-        return self.device._native.query_ev_values(self.qpn)
+        return self.device.native.query_ev_values(self.qpn)
 
     @property
     def _has_carriers(self) -> bool:
-        return self.device._native.has_wide_evs(self.qpn)
+        return self.device.native.has_wide_evs(self.qpn)
+
+    @property
+    def has_own_carriers(self) -> bool:
+        return self._ev_profile is not None and self._has_carriers
 
     def deny_ev(self, index: int) -> None:
         """The controller's word: nothing takes this EV, not even an acknowledgement, until it is allowed again."""
-        self.device._native.deny_ev(self.qpn, ev_index(index))
+        self.device.native.deny_ev(self.qpn, ev_index(index))
 
     def allow_ev(self, index: int) -> None:
-        self.device._native.allow_ev(self.qpn, ev_index(index))
+        self.device.native.allow_ev(self.qpn, ev_index(index))
 
     def replace_ev(self, index: int, value: int | bytes) -> None:
         """Another path in this one's place, without its history; a DENIED one stays so. Bytes are expanded."""
@@ -248,14 +252,14 @@ class QueuePair:
         if fits and isinstance(checked, bytes) and profile is not None and self.peer is not None:
             expanded = wire.expand(checked, profile.fields, profile.widths) if profile.fields else checked
             check_carrier("value", expanded, self.peer.planes[ports[index]])
-        self.device._native.replace_ev(self.qpn, ev_index(index), checked)
+        self.device.native.replace_ev(self.qpn, ev_index(index), checked)
 
     def destroy(self) -> None:
         """Let go of it and of all memory it uses. What the peer has written is still acknowledged if it asks; whatever
         it writes from now on ends there as `PEER_ERROR`."""
-        self.device._native.destroy_qp(self.qpn)
+        self.device.native.destroy_qp(self.qpn)
         for queue in (self.send_cq, self.recv_cq):
-            queue._used_by.discard(self.qpn)
+            queue.detach(self.qpn)
 
     def __enter__(self) -> Self:
         return self

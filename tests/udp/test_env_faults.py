@@ -11,8 +11,7 @@ from loopback import drain, eventually, pair
 
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.connection import connect, listen
-from softmrc.device import Device, QueuePair, device
-from softmrc.device.device import EventType
+from softmrc.device import Device, EventType, QueuePair, creation
 from softmrc.errors import ConfigError
 
 TWO = ("127.0.0.1", "127.0.0.2")
@@ -71,7 +70,7 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, text: s
 
 
 def test_it_is_said_aloud_and_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    device._say_weather.cache_clear()
+    creation.warn_of_faults.cache_clear()
     monkeypatch.setenv("SOFTMRC_FAULTS", "delay_us=3")
     for _ in range(2):
         Device(TWO).close()

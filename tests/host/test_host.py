@@ -1,4 +1,4 @@
-"""What C faces share, beside its twin in Python."""
+"""What C programs and Python share in the core: settings, planes, the handshake; beside their twins in Python."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_file_means_what_it_means_to_python(tmp_path_factory, names, device) -
 
     lines = ["# a comment", f"planes = [ {', '.join(map(written, names))} ] # another", "", "[device]"]
     lines += [f"{name} = {written(value)}" for name, value in device.items()]
-    file = tmp_path_factory.mktemp("face") / "softmrc.toml"
+    file = tmp_path_factory.mktemp("host") / "softmrc.toml"
     file.write_text("\n".join(lines))
     assert tomllib.loads(file.read_text()) == {"planes": names, "device": device}
     environment = {"SOFTMRC_CONFIG": str(file)}
@@ -141,7 +141,7 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, words:
 
 @given(st.binary(max_size=200))
 def test_no_file_is_the_end_of_us(tmp_path_factory, data: bytes) -> None:
-    file = tmp_path_factory.mktemp("face") / "softmrc.toml"
+    file = tmp_path_factory.mktemp("host") / "softmrc.toml"
     file.write_bytes(data)
     with contextlib.suppress(ValueError, UnicodeDecodeError):
         parts.face_settings({"SOFTMRC_CONFIG": str(file)})
