@@ -64,7 +64,7 @@ def test_a_file_means_what_it_means_to_python(tmp_path_factory, names, device) -
     assert all(getattr(theirs.device, name) == ours["device"][name] for name in device)
 
 
-ALLOWED = {"rate_bps": (0, 10**14), "base_rtt_us": (0.1, 1e7), "buffer_bytes": (0, 1 << 30), "timeout": (0, 24)}
+ALLOWED = {"rate_bps": (10**6, 10**14), "base_rtt_us": (0.1, 1e7), "buffer_bytes": (0, 1 << 30), "timeout": (0, 24)}
 NUMBERS = st.one_of(
     st.integers(0, 10**9).map(str),
     st.decimals(0, 10**6, places=4).map(str),
