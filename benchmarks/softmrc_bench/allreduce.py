@@ -56,7 +56,7 @@ FIGURES = (
         for size, name in LARGE
     ),
     BenchFigure(
-        "fault_worst_over_median", "a plane swallows everything: the worst 64 MiB step over the median", "", 3, False
+        "fault_worst_over_median", "a plane is a black hole: the worst 64 MiB step over the median", "", 3, False
     ),
     BenchFigure("fair_worst_over_median", "… and without that", "", 0, True),
     BenchFigure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
@@ -152,23 +152,23 @@ def _through_memory(rounds: int) -> dict[str, Any]:
 
 
 def _fault(trials: int, steps: int) -> dict[str, Any]:
-    """64 MiB steps; a plane of rank 0 swallows everything for the middle half of each trial."""
+    """64 MiB steps; a plane of rank 0 is a black hole for the middle half of each trial."""
     with _store() as store, BenchRanks(_ours(store, 2, LOOPBACK)) as ours:
         ours.times(64 * MIB, 3)
         fair = ours.times(64 * MIB, steps)
         total_s = sum(fair)
-        foul: list[float] = []
+        faulty: list[float] = []
         for trial in range(trials):
             plane = trial % len(LOOPBACK)
             hole = {"do": "faults", "plane": plane, "black_hole": True}
             heal = {"do": "faults", "plane": plane}
-            foul += ours.times(64 * MIB, steps, [(0.25 * total_s, hole), (0.75 * total_s, heal)])
+            faulty += ours.times(64 * MIB, steps, [(0.25 * total_s, hole), (0.75 * total_s, heal)])
             ours.times(64 * MIB, 2)
     median = statistics.median(fair)
     return {
         "fault_median_ms": median * 1e3,
-        "fault_worst_ms": max(foul) * 1e3,
-        "fault_worst_over_median": max(foul) / median,
+        "fault_worst_ms": max(faulty) * 1e3,
+        "fault_worst_over_median": max(faulty) / median,
         "fair_worst_over_median": max(fair) / median,
     }
 

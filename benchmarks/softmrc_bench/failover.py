@@ -43,7 +43,7 @@ SHARE = 0.9
 
 TITLE = "A plane dies under load, {trials} trials"
 FIGURES = (
-    BenchFigure("blackhole_ms_p50", "a plane swallows everything: back at 90 % of what is left", "ms", 10, False),
+    BenchFigure("blackhole_ms_p50", "a plane is a black hole: back at 90 % of what is left", "ms", 10, False),
     BenchFigure("blackhole_ms_p99", "…", "ms", 50, False),
     BenchFigure("blackhole_ms_max", "… worst", "ms", 100, False),
     BenchFigure("busy_blackhole_ms_p99", "… with all cores kept busy by other work", "ms", 100, False),

@@ -1,5 +1,5 @@
 """A lab of eight hosts and four planes: how fast it is built and removed, whether every path is the one it says, and
-how traffic fares while it is broken and mended.
+what traffic does while it is broken and repaired.
 
 The traffic is MRC's and, beside it, Multipath TCP's. Figures that need a kind of traffic that is not here are null, and
 `not_measured` says why. Nothing is estimated.
@@ -193,7 +193,7 @@ def _median(values: list[float | None]) -> float | None:
 
 
 def under_failures(lab: Lab, make: Callable[[Lab], Traffic], rounds: int) -> dict[str, Any]:
-    """Break and mend the lab under load, each way so many times."""
+    """Break and repair the lab under load, each way so many times."""
     traffic = make(lab)
     outcomes = {name: TrafficOutcome([], []) for name in FAILURES}
     control = TrafficOutcome([], [])

@@ -141,7 +141,7 @@ FIGURES = (
     ),
     BenchFigure("full_a2a.rss_gib", "… peak memory", "GiB", 0, False),
     BenchFigure("failover_us", "a silent cable is left and all it swallowed resent, worst seed", "µs", 50, False),
-    BenchFigure("goodput_floor", "least goodput meanwhile, of the surviving capacity, worst seed", "", 0.95, True),
+    BenchFigure("goodput_floor", "least goodput during it, of the surviving capacity, worst seed", "", 0.95, True),
     BenchFigure("failover_4x100_us", "the same on 4 × 100G instead of 2 × 400G", "µs", 50, False),
     BenchFigure("goodput_floor_4x100", "… least goodput", "", 0.95, True),
     BenchFigure(

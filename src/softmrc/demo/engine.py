@@ -17,7 +17,7 @@ BASE_RTT_US = 8.0
 TOTAL_BYTES = 64 << 20
 MESSAGE_BYTES = 1 << 20
 LOST_PLANE = 2
-WEATHER = {
+FAULTS = {
     "loss": 0.002,
     "duplicate": 0.002,
     "reorder": 0.02,
@@ -66,7 +66,7 @@ def run(seed: int = 1, bins: int = 60) -> DemoResult:
         ev_profile=EvProfile(count=PLANES * EVS_PER_PLANE),
         cc_profile=CcProfile(rate_bps=PLANES * PLANE_RATE_BPS, base_rtt_us=BASE_RTT_US),
     )
-    pair.set_faults(**WEATHER)
+    pair.set_faults(**FAULTS)
     a, b = pair.connect()
     data = np.random.default_rng(seed).integers(0, 256, TOTAL_BYTES, dtype=np.uint8)
     landing = np.zeros(TOTAL_BYTES, dtype=np.uint8)

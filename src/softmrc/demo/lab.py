@@ -30,7 +30,7 @@ fabric_link_bps = "200M"
 STEPS = 60
 SCRIPT = (
     ScriptedFault("spine 0 of plane 0 reboots", 10, 30, plane=0),
-    ScriptedFault("leaf 0 to spine 1 of plane 1 swallows", 36, 50, plane=1),
+    ScriptedFault("leaf 0 to spine 1 of plane 1 black-holed", 36, 50, plane=1),
 )
 ACTS = {SCRIPT[0].label: ("p0.spine0", "reboot"), SCRIPT[1].label: ("p1.leaf0-spine1", "blackhole")}
 LONGEST_S = 6.0  # a job that stands still must not keep its fault for ever

@@ -76,7 +76,7 @@ class DemoRanks:
             worker.send(**what)
 
     def next(self, timeout_s: float = PATIENCE_S) -> RankMessage | None:
-        """What is said next; None when nobody says anything for so long. A rank that fails ends the demo."""
+        """The next message of any rank; None when none comes for so long. A rank that fails ends the demo."""
         try:
             report = self._reports.get(timeout=timeout_s)
         except queue.Empty:

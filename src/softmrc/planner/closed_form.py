@@ -117,7 +117,7 @@ def _optics_of_a_leaf(d: Description) -> int:
     return -(-d.fabric.hosts_per_leaf // d.links_of_an_optic)
 
 
-Often = tuple[float, float]  # failures an hour, and hours that mending one takes
+Often = tuple[float, float]  # failures an hour, and hours that the repair of one takes
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Sorts:
 
 
 def _crew_delay_h(d: Description, sorts: _Sorts, policy: str) -> float:
-    """How long a broken thing waits for a crew, on average."""
+    """How long a broken thing waits for a repair crew, on average."""
     f = d.failures
     if not f.crews:
         return 0.0
@@ -212,7 +212,7 @@ def _out_at_once(spares: int, loads: tuple[tuple[int, float], ...]) -> np.ndarra
 
 def _first_back_h(spares: int, hosts: float, out_hosts: float, swapped: float, out_swapped: float) -> float:
     """How long a lost host is waited for that finds no spare: until the first of all that are out is back. Those that
-    were swapped for a port or a cable are mended sooner, and each may be one of them."""
+    were swapped for a port or a cable are repaired sooner, and each may be one of them."""
     if not hosts:
         return 0.0
     back = hosts / out_hosts  # an hour, of a host that was lost
@@ -267,7 +267,7 @@ def _slowest_host(
 
 def _going(d: Description, transport: str, policy: str, crew_h: float, stays: dict[str, float]) -> float:
     """The mean speed of a job that is not stopped and not stalled; of what is broken below the leaves and leaves
-    something, so much stays until it is mended."""
+    something, so much stays until it is repaired."""
     f, job, n = d.failures, d.job, d.fabric.planes
     delay = f.dispatch_h + crew_h
     # A job that a failure stops does not see the first of it.
@@ -302,7 +302,7 @@ def _going(d: Description, transport: str, policy: str, crew_h: float, stays: di
 
 
 def _between_windows(d: Description, chance: dict[str, float], below: dict[str, float], rides: bool) -> float:
-    """Everything was mended at the last window, and nothing since."""
+    """Everything was repaired at the last window, and nothing since."""
     f = d.failures
     window = f.maintenance_days * 24 / YEAR_H
     flap = f.flap_per_link_year / YEAR_H * f.flap_s / 3600

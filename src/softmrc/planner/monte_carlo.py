@@ -2,7 +2,7 @@
 
 Nothing here is shared with closed_form.py but the words of losses.py; each is there to check the other. A failure hits
 a certain host, plane and leaf; crews mend one thing each at a time, in the order in which they can begin; a spare that
-is used up comes back when what it replaced is mended.
+is used up comes back when what it replaced is repaired.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FailedPart(NamedTuple):
 
 @dataclass(frozen=True)
 class _Kind:
-    """So many of a kind, how often one of them breaks, and how long mending it takes."""
+    """So many of a kind, how often one of them breaks, and how long its repair takes."""
 
     name: str
     count: int
@@ -76,7 +76,7 @@ def events_a_month(d: Description) -> float:
 
 
 class SlowestHost:
-    """The capacity of the slowest host while parts break and are mended; a plane that two failures take is gone
+    """The capacity of the slowest host while parts break and are repaired; a plane that two failures take is gone
     once."""
 
     def __init__(self, d: Description) -> None:
@@ -375,7 +375,7 @@ class _Run:
         self.pace = 1 / (1 - share + share / left) if left > 1e-9 else 0.0
         self.timeline.append((self.now, left))
 
-    # Who mends.
+    # Repair crews.
 
     def _mend(self, part: FailedPart, then: Callable[[], None]) -> None:
         hours = float(self.rng.exponential(self.kinds[part.kind].hours))
@@ -475,7 +475,7 @@ class MonteCarloResult:
 
 
 def draw(d: Description, transport: str, policy: str, trials: int = 20, seed: int = 1) -> MonteCarloResult:
-    """Months drawn one by one, each of which begins with everything mended."""
+    """Months drawn one by one, each of which begins with everything repaired."""
     found = [_one(d, transport, policy, MONTH_H, [seed, trial]) for trial in range(trials)]
     parts = {part: float(np.mean([getattr(one, part) for one, _ in found])) for part in Losses.__dataclass_fields__}
     return MonteCarloResult(Losses(**parts), tuple(one.lost for one, _ in found), found[0][1] if found else [])

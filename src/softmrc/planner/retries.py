@@ -137,7 +137,7 @@ def costs(
 
 
 def _run(scenario: Scenario, seed: int) -> Result:
-    """One that somebody interrupted is none, and no other follows it."""
+    """One that was interrupted is none, and no other follows it."""
     result = run(scenario, seed)
     if result.verdict.kind == "interrupted":
         raise KeyboardInterrupt

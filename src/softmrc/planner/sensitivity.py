@@ -59,7 +59,7 @@ def verdict(description: Description) -> Comparison:
 
 
 def find(description: Description) -> SensitivityResult:
-    """Of each assumption the nearest value with which somebody else loses less, and the nearest with which MRC had
+    """Of each assumption the nearest value with which another loses less, and the nearest with which MRC had
     better do something else, if it comes before that."""
     now = verdict(description)
     found: list[BreakEven] = []

@@ -266,7 +266,7 @@ def _within(limits: Limits, point: Point) -> Point:
 
 
 def explore(study: Study, prices: Prices) -> list[Point]:
-    """All points: those that nobody beats first, the cheapest first; then the others, with who beats them."""
+    """All points: those that none beats first, the cheapest first; then the others, with what beats them."""
     points = [judge(study, prices, varied) for varied in study.points]
     wanted = sorted((p for p in points if not p.out), key=lambda p: (p.cost_usd, p.lost_share))
     judged = list(_against_each_other(wanted))

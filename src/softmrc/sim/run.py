@@ -2,7 +2,7 @@
 
     result = softmrc.sim.run("scenarios/t1-reboot.toml", seed=7)
 
-The native loop runs in slices. Between two of them Python reports progress, takes a census of the EVs, sees whether
+The native loop runs in slices. Between two of them Python reports progress, counts the states of the EVs, sees whether
 anything still moves, and can be interrupted; slices never change what happens inside, and neither do cores.
 """
 
@@ -30,7 +30,7 @@ from softmrc.sim.workloads import make_plan
 NEVER_PS = 2**62
 SLICE_EVENTS = 400_000
 CENSUS_SAMPLES = 400
-CHEAP_CENSUS_EVS = 50_000  # a census of more EVs is taken more rarely
+FEW_EVS = 50_000  # more EVs are sampled more rarely
 MAX_CENSUS_EVS = 2_000_000  # and one of more than this not at all
 PORTS_PER_CORE = 64  # cores that have less to do wait for each other more than they work
 
@@ -128,9 +128,9 @@ class Run:
         self.build_s = 0.0
         ends = zip(self.plan.source, self.plan.destination, strict=True)
         evs = sum(source != destination for source, destination in set(ends)) * t.evs
-        pace = 1 + evs // CHEAP_CENSUS_EVS
+        pace = 1 + evs // FEW_EVS
         is_counted = t.kind == "mrc" and evs <= MAX_CENSUS_EVS
-        self.census = EvStateSampler(round(scenario.bin_us * PS_PER_US) * pace if is_counted else 0)
+        self.ev_states = EvStateSampler(round(scenario.bin_us * PS_PER_US) * pace if is_counted else 0)
 
     def build(self) -> None:
         started = time.perf_counter()
@@ -184,12 +184,12 @@ class Run:
         total = sum(self.plan.bytes) or 1
         while True:
             gives_up_ps = max(network.last_placed_ps, planned_ps) + stall_ps
-            network.run(min(until_ps, self.census.due_ps, gives_up_ps), SLICE_EVENTS * self.config.cores)
+            network.run(min(until_ps, self.ev_states.due_ps, gives_up_ps), SLICE_EVENTS * self.config.cores)
             now = network.now_ps
             gives_up_ps = max(network.last_placed_ps, planned_ps) + stall_ps
             is_complete = network.flows_completed == len(self.plan)
-            if is_complete or now >= self.census.due_ps:
-                self.census.take(network)
+            if is_complete or now >= self.ev_states.due_ps:
+                self.ev_states.take(network)
             if on_progress is not None:
                 on_progress(self._progress(network.bytes_placed / total, time.perf_counter() - started))
             if is_complete:
@@ -240,8 +240,8 @@ class Run:
             goodput_bps=placed * (8e12 / bin_ps),
             bin_us=bin_ps / PS_PER_US,
             bad_evs=np.frombuffer(network.bad_ev_series(), dtype=np.int64),
-            ev_census_us=np.array(self.census.at_us),
-            ev_census=np.array(self.census.states, dtype=np.int64).reshape(-1, len(EV_STATES)),
+            ev_census_us=np.array(self.ev_states.at_us),
+            ev_census=np.array(self.ev_states.states, dtype=np.int64).reshape(-1, len(EV_STATES)),
             link_bytes=np.frombuffer(network.link_bytes(), dtype=np.uint64),
             link_max_queue_bytes=np.frombuffer(network.link_max_queue(), dtype=np.uint32),
             last_lost_us=lost_ps / PS_PER_US if lost_ps >= 0 else float("nan"),

@@ -93,7 +93,7 @@ def steps_of(result: Result) -> list[Step]:
 
 
 def mfu(result: Result) -> float:
-    """The share of what its GPUs could compute that a job made use of, at the median step; nan where nobody knows."""
+    """The share of what its GPUs could compute that a job made use of, at the median step; nan where unknown."""
     jobs = [one for one in result.scenario.workloads if isinstance(one, Job) and not one.gpu.forward_us]
     steps = [one.step_us for one in steps_of(result)]
     if len(jobs) != 1 or not steps:

@@ -2,7 +2,7 @@
 
 A flow starts at a given time, or as soon as every flow it waits for was delivered, after a pause. `collective` calls
 what is shipped; `ring` and `training` are the pattern of a ring alone, in which a rank sends its next chunk once the
-chunk before it has come in: RoCE has no collectives of ours. Jobs have rooms of their own: job.py, chakra.py.
+chunk before it has come in: RoCE has no collectives of ours. Jobs are in job.py and chakra.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Permutation(Workload):
 
 
 def permutation(fabric: Fabric, draws: Prng, across_leaves: bool) -> np.ndarray:
-    """A random permutation in which nobody sends to itself (or to its own leaf): offenders trade places at random."""
+    """A random permutation in which no host sends to itself (or to its own leaf): offenders trade places at random."""
     hosts = np.arange(fabric.hosts)
     place = hosts // fabric.hosts_per_leaf if across_leaves else hosts
     to = draws.order(fabric.hosts)
