@@ -51,9 +51,8 @@ def tidy(path: Path) -> str:
     version = version_of(path)
     if stamp.exists() and stamp.read_text() == version:
         return ""
-    done = subprocess.run(
-        [BIN / "clang-tidy", "--quiet", "-p", BUILD, path], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = [BIN / "clang-tidy", "--quiet", "-p", BUILD / "all", path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         stamp.write_text(version)
         return ""
@@ -68,14 +67,18 @@ def main() -> int:
         print("Run `make format`.", file=sys.stderr)
         return 1
     # Without precompiled headers, which are gcc's, and with the files of each folder apart.
-    configure = [BIN / "cmake", "-S", ROOT, "-B", BUILD, "-DSOFTMRC_PCH=OFF", "-DSOFTMRC_ONE_BY_ONE=ON"]
-    python = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
-    done = subprocess.run([*configure, *python], capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stdout + done.stderr, file=sys.stderr)
-        return 1
+    options = ["-DSOFTMRC_PCH=OFF", "-DSOFTMRC_ONE_BY_ONE=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    commands = []
+    for source, build in ((ROOT, BUILD), (ROOT / "benchmarks", BUILD / "benchmarks")):
+        configure = [BIN / "cmake", "-S", source, "-B", build, *options, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-Wno-dev"]
+        done = subprocess.run(configure, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stdout + done.stderr, file=sys.stderr)
+            return 1
+        commands += json.loads((build / "compile_commands.json").read_text())
+    (BUILD / "all").mkdir(exist_ok=True)
+    (BUILD / "all" / "compile_commands.json").write_text(json.dumps(commands))
     PASSED.mkdir(exist_ok=True)
-    commands = json.loads((BUILD / "compile_commands.json").read_text())
     ours = [ROOT / folder for folder in FOLDERS]
     files = sorted({path for one in commands if any((path := Path(one["file"])).is_relative_to(x) for x in ours)})
     with ThreadPoolExecutor(jobs) as pool:

@@ -1,6 +1,6 @@
 // Counts what a loaded library allocates, so that a test can say "nothing per packet" and a bench "so many bytes per
 // queue pair". The library itself knows nothing of it: where it calls operator new and delete, functions that count are
-// put in their place once somebody asks. The rest of the process keeps its own.
+// put in their place once it is asked for. The rest of the process keeps its own.
 #pragma once
 
 #include <cstddef>

@@ -155,18 +155,18 @@ def _fault(trials: int, steps: int) -> dict[str, Any]:
         ours.times(64 * MIB, 3)
         fair = ours.times(64 * MIB, steps)
         total_s = sum(fair)
-        foul: list[float] = []
+        faulty: list[float] = []
         for trial in range(trials):
             plane = trial % len(LOOPBACK)
             hole = {"do": "faults", "plane": plane, "black_hole": True}
             heal = {"do": "faults", "plane": plane}
-            foul += ours.times(64 * MIB, steps, [(0.25 * total_s, hole), (0.75 * total_s, heal)])
+            faulty += ours.times(64 * MIB, steps, [(0.25 * total_s, hole), (0.75 * total_s, heal)])
             ours.times(64 * MIB, 2)
     median = statistics.median(fair)
     return {
         "fault_median_ms": median * 1e3,
-        "fault_worst_ms": max(foul) * 1e3,
-        "fault_worst_over_median": max(foul) / median,
+        "fault_worst_ms": max(faulty) * 1e3,
+        "fault_worst_over_median": max(faulty) / median,
         "fair_worst_over_median": max(fair) / median,
     }
 

@@ -1,4 +1,4 @@
-"""Somebody on the wire: sees every packet between two devices, and may inject, change, cut, replay, reorder and delay.
+"""An attacker on the path sees every packet between two devices, and may inject, change, cut, replay and delay them.
 
 Two devices of this process that take the attacker for their peer: what either sends comes here first. What it does is
 drawn from a seed; when, threads decide. Writes and what is done to them go on at the same time; then the writes rest
@@ -116,7 +116,7 @@ class Wire:
             else:
                 way.sendto(packet, to)
         except OSError:
-            pass  # no room, as on any wire
+            pass  # the buffer is full, and drops it as a network would
 
     def mutate(self) -> None:
         """Send something that is not what a device sent just now, made of what has passed."""
@@ -137,7 +137,7 @@ class Wire:
         for number in range(packets):
             self.mutate()
             if number % 32 == 31:
-                time.sleep(0.0002)  # sockets have little room, and what they drop attacks nobody
+                time.sleep(0.0002)  # sockets have small buffers, and what they drop is no attack
 
 
 Mutation = Callable[[random.Random, bytes, bytes], bytes]
@@ -170,7 +170,7 @@ def _renumbered(draw: random.Random, packet: bytes, _: bytes) -> bytes:
 
 
 def _plain(draw: random.Random, packet: bytes, _: bytes) -> bytes:
-    """As if nobody sealed packets here."""
+    """As if packets were not encrypted here."""
     return packet[:1] + bytes([packet[1] & 0xF0]) + packet[2:]
 
 
@@ -260,8 +260,8 @@ class Target:
         imms = []
         for number in range(writes):
             size = draw.choice((1, 3, 64, 1000, 5000, 16_000))
-            room = REGION // writes  # of its own: nobody promises an order among those under way
-            at = number * room + draw.randrange(room - size)
+            size_each = REGION // writes  # of its own: those under way have no order
+            at = number * size_each + draw.randrange(size_each - size)
             self.expected[at : at + size] = self.source[at : at + size]
             imm = None
             if draw.random() < 0.5:

@@ -1,6 +1,6 @@
 """A black hole that can be switched in microseconds: a six-line BPF program on the receiving end of a link.
 
-Whatever arrives is dropped while a word in a map is not zero; nobody is told. Needs root and Linux 6.6 (tcx).
+Whatever arrives is dropped while a word in a map is not zero, without a report. Needs root and Linux 6.6 (tcx).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Forged datagrams at a steady rate: `python -m softmrc_bench.flood RATE HOST:PORT…`, until it is ended.
 
-The payloads look like MRC packets with random contents; the senders are nobody's peers. Loopback only. Floods from
+The payloads look like MRC packets with random contents; the senders are no peers. Loopback only. Floods from
 a peer's own address are in `spoofed`.
 """
 

@@ -1,4 +1,4 @@
-"""How long an honest connect takes while strangers crowd a listener's door: silent connections, which say nothing ever.
+"""How long an honest connect takes beside many half-open connections, which never send anything.
 
 Another process listens, so that its work is its own. The first connect of a pair is made before the crowd comes.
 """

@@ -31,7 +31,7 @@ def handshakes(port: int, per_s: int = PER_S) -> contextlib.AbstractContextManag
 
 
 def knock(target: tuple[str, int]) -> socket.socket:
-    """Without waiting for anything: on loopback a connection is made at once, or there is no room for it."""
+    """Without waiting for anything: on loopback a connection is made at once, or the backlog is full."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
     with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ PATIENCE = timedelta(seconds=120)
 
 
 def main(backend: str, port: str, rank: str, size: str) -> None:
-    """Carry out orders; whoever keeps the store leaves last."""
+    """Carry out orders; the rank that keeps the store leaves last."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     me, all_ranks = int(rank), int(size)

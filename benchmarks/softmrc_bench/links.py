@@ -60,7 +60,7 @@ FIGURES = (
 
 
 def dropped(names: Sequence[str], planes: int) -> int:
-    """Packets that found no room in the queues of the links."""
+    """Packets that full queues of the links dropped."""
     total = 0
     for side, name in enumerate(names):
         for plane in range(planes):

@@ -90,7 +90,7 @@ def _environment(way: str, rank: int, folder: Path) -> dict[str, str]:
     }
     if way == OURS:
         ours = {"NCCL_NET_PLUGIN": str(plugin_path()), "NCCL_NET": NET, "SOFTMRC_PLANES": ",".join(LOOPBACK)}
-        return {**clean, **common, **ours, "SOFTMRC_FAULTS": f"@{folder / 'weather'}"}
+        return {**clean, **common, **ours, "SOFTMRC_FAULTS": f"@{folder / 'faults'}"}
     sockets = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
     if way in TUNED:
         threads, each = TUNED[way]
@@ -144,18 +144,18 @@ class RankPair:
     def mean_s(self, nbytes: int, count: int) -> float:
         return max(answer["s"] for answer in self.order("mean", elements=max(1, nbytes // 4), count=count))
 
-    def times(self, count: int, meanwhile: Callable[[], None] | None = None) -> list[float]:
-        """Of each all-reduce, how long the slower rank took; `meanwhile` happens here."""
+    def times(self, count: int, during: Callable[[], None] | None = None) -> list[float]:
+        """Of each all-reduce, how long the slower rank took; `during` is called while they run."""
         self.send("times", elements=FAULT_BYTES // 4, count=count)
-        if meanwhile:
-            meanwhile()
+        if during:
+            during()
         rows = [self.receive(rank, ANSWER_S)["times"] for rank in range(2)]
         return [max(step) for step in zip(*rows, strict=True)]
 
     def faults(self, text: str) -> None:
-        draft = self.folder / "weather.new"
+        draft = self.folder / "faults.new"
         draft.write_text(text)
-        draft.replace(self.folder / "weather")
+        draft.replace(self.folder / "faults")
 
     def close(self) -> None:
         close_workers(self.workers)

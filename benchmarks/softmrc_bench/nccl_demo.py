@@ -24,7 +24,7 @@ SCRIPT = (
     (0.50, "0:black_hole;2:black_hole", "two planes black-holed"),
     (0.65, "reorder=0.2,duplicate=0.05", "packets overtake each other, and come twice"),
     (0.80, "3:delay_us=20000", "plane 3 is 20 ms late"),
-    (0.90, "", "fair again"),
+    (0.90, "", "no faults"),
 )
 
 
@@ -52,9 +52,9 @@ def play(pair: RankPair, job: NcclRun, steps: int, usual_s: float) -> None:
     """Have it trained, with its faults at their time by the length that a run usually has."""
     pair.send("train", steps=steps)
     start = time.monotonic()
-    for share, weather, _ in job.script:
+    for share, faults, _ in job.script:
         time.sleep(max(0.0, start + share * usual_s - time.monotonic()))
-        pair.faults(weather)
+        pair.faults(faults)
     answers = [pair.receive(rank, ANSWER_S) for rank in range(2)]
     job.step_s = [max(step) for step in zip(*(answer["times"] for answer in answers), strict=True)]
     job.loss = answers[0]["loss"]

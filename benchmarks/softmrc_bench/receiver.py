@@ -86,7 +86,7 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
 
 
 def crowd(host: str, **_: Any) -> None:
-    """Accept one peer, whoever else is at the door."""
+    """Accept one peer, beside other connections that ask."""
     with listen(host, planes=[host]) as listener:
         write_message(port=listener.port)
         listener.accept(60).close()

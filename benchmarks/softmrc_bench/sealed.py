@@ -32,9 +32,9 @@ FIGURES = (
     BenchFigure("forged_sealed_ratio", "… at a sealed one", "", 0.8, True),
     BenchFigure("forged_condemned", "… paths held to be broken at the end of a round, of either", "", 0, False),
     BenchFigure(
-        "handshake_flood_ratio", "10 000 handshakes a second of a stranger, over the same elsewhere", "", 0.9, True
+        "handshake_flood_ratio", "10 000 handshakes a second without the secret, over the same elsewhere", "", 0.9, True
     ),
-    BenchFigure("placed_by_attacker", "bytes placed by somebody on the wire", "B", 0, False),
+    BenchFigure("placed_by_attacker", "bytes placed by an attacker on the path", "B", 0, False),
     BenchFigure("attacker_packets", "… with so many packets", "", 0, True),
 )
 

@@ -56,7 +56,7 @@ class SoakResult:
 
 
 def _draw(rng: random.Random) -> dict[str, Any]:
-    """Weather for one plane."""
+    """Faults for one plane."""
     kinds: dict[str, dict[str, Any]] = {
         "black_hole": {"black_hole": True},
         "drop": {"drop": rng.choice((0.001, 0.01, 0.1))},
@@ -151,12 +151,12 @@ def soak(seconds: float, seed: int = 1) -> SoakResult:
         while (now := time.monotonic()) - start < seconds and not report.problems:
             if now >= next_fault:
                 # At least one plane stays fair.
-                foul = rng.sample(range(len(PLANES)), rng.randrange(len(PLANES)))
+                faulty = rng.sample(range(len(PLANES)), rng.randrange(len(PLANES)))
                 for plane in range(len(PLANES)):
-                    weather = _draw(rng) if plane in foul else {}
+                    faults = _draw(rng) if plane in faulty else {}
                     for device in (a, b):
-                        device.set_faults(plane, **weather)
-                report.faults += len(foul)
+                        device.set_faults(plane, **faults)
+                report.faults += len(faulty)
                 next_fault = now + rng.uniform(0.05, 0.5)
             busy = [_serve(*pair, report) for pair in (sides, sides[::-1])]
             if not report.problems:
@@ -177,7 +177,7 @@ def soak(seconds: float, seed: int = 1) -> SoakResult:
 
 
 def _finish(sides: tuple[_Side, _Side], report: SoakResult) -> None:
-    """What is under way must arrive, now that the weather is fair."""
+    """What is under way must arrive, now that there are no faults."""
     until = time.monotonic() + 20
     while any(s.done < s.posted or s.arrived < s.posted for s in sides) and time.monotonic() < until:
         for side, other in (sides, sides[::-1]):

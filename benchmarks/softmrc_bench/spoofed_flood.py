@@ -2,8 +2,8 @@
 
     python -m softmrc_bench.spoofed_flood RATE KIND QPN SOURCE:PORT>HOST:PORT…
 
-Whoever can write a peer's address on its packets gets past the first check, and no further. Needs the right to open raw
-sockets; loopback only.
+A host that can write a peer's address on its packets gets past the first check, and no further. Needs the right to
+open raw sockets; loopback only.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ FIGURES = (
 
 
 def sink(prefix: tuple[str, ...] = ()) -> WorkerProcess:
-    """The other process. Nothing is pinned, for them as for us: where other work is about, a pin is a lottery."""
+    """The other process. Neither side is pinned to a core: which cores other work leaves free changes."""
     other = WorkerProcess([*prefix, *python_command("softmrc_bench.receiver")])
     other.receive()
     return other

@@ -47,7 +47,7 @@ def listen(orders: queue.Queue[dict[str, Any] | None]) -> None:
             device_of().set_port(order["plane"], order["up"])
     orders.put(None)
     time.sleep(1)
-    os._exit(1)  # whoever gave orders is gone, and training has not ended by itself
+    os._exit(1)  # the process that gave orders is gone, and training has not ended by itself
 
 
 class NetworkSampler:
@@ -117,7 +117,7 @@ def train(order: dict[str, Any], store: Any, rank: int, size: int) -> None:
     )
     dist.barrier()
     # Who drops the last of a Gloo group joins its threads with the interpreter's lock in hand, and one of them may just
-    # want it: now and then neither goes on. Until the process ends somebody has it.
+    # want it: now and then neither goes on. It is kept until the process ends.
     if order["backend"] == "gloo":
         _kept.append(dist.group.WORLD)
     dist.destroy_process_group()

@@ -117,7 +117,7 @@ def _optics_of_a_leaf(d: Description) -> int:
     return -(-d.fabric.hosts_per_leaf // d.links_of_an_optic)
 
 
-Often = tuple[float, float]  # failures an hour, and hours that mending one takes
+Often = tuple[float, float]  # failures an hour, and hours that the repair of one takes
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Sorts:
 
 
 def _crew_delay_h(d: Description, sorts: _Sorts, policy: str) -> float:
-    """How long a broken thing waits for a crew, on average."""
+    """How long a broken thing waits for a repair crew, on average."""
     f = d.failures
     if not f.crews:
         return 0.0

@@ -46,7 +46,7 @@ class Slice:
         nic_gbps = as_rate_bps("nic_bps", self.nic_bps) / 1e9
         rates = {count: slowest_gbps[self._with(count)] for count in self.evs}
         return Confirmed(
-            # As assess has it. Where uplinks are fewer than downlinks a host may keep more: its ports held nobody up.
+            # As assess has it. Where uplinks are fewer than downlinks a host may keep more: its ports delayed no other.
             1 - 1 / self.planes,
             broken / whole if broken is not None and whole else None,
             {count: None if rate is None else rate / nic_gbps for count, rate in rates.items()},

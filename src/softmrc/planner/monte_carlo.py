@@ -36,7 +36,7 @@ class FailedPart(NamedTuple):
 
 @dataclass(frozen=True)
 class _Kind:
-    """So many of a kind, how often one of them breaks, and how long mending it takes."""
+    """So many of a kind, how often one of them breaks, and how long its repair takes."""
 
     name: str
     count: int

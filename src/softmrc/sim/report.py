@@ -24,7 +24,7 @@ GBPS = 1e9
 
 def page(results: list[Result], found: Answer | None = None, command: str = "") -> str:
     """The report of a scenario and of what it was compared with, of one seed; the answer may be of several. `command`
-    is how somebody has it again."""
+    is how to get it again."""
     found = found or answer([results])
     first = results[0]
     f, s = first.scenario.fabric, first.scenario

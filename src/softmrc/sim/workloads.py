@@ -2,7 +2,7 @@
 
 A flow starts at a given time, or as soon as every flow it waits for was delivered, after a pause. `collective` calls
 what is shipped; `ring` and `training` are the pattern of a ring alone, in which a rank sends its next chunk once the
-chunk before it has come in: RoCE has no collectives of ours. Jobs have rooms of their own: job.py, chakra.py.
+chunk before it has come in: RoCE has no collectives of ours. Jobs are in job.py and chakra.py.
 """
 
 from __future__ import annotations
