@@ -128,8 +128,9 @@ ELSEWHERE = """
     from softmrc.torch import device_of, settings
 
     rank, path = int(sys.argv[1]), sys.argv[2]
-    offer.boot = lambda: f"host {rank}"
-    links.found = lambda: links.Found(("127.0.0.1", "127.0.0.2"), "as if they led to the other host")
+    rank_info.boot = lambda: f"host {rank}"
+    elsewhere = interfaces.DetectedPlanes(("127.0.0.1", "127.0.0.2"), "as if they led to the other host")
+    interfaces.detect_planes = lambda: elsewhere
     assert settings.likely(settings.of_process(), 2).planes == settings.LOOPBACK
     dist.init_process_group("mrc", store=dist.FileStore(path, 2), rank=rank, world_size=2)
     second = dist.new_group()

@@ -62,32 +62,6 @@ def test_waiting(world: World) -> None:
     world.run(waited)
 
 
-def buffered(here: Rank) -> None:
-    """The bytes are there, and wait in a buffer for an earlier receive on the same memory: `wait` looks at its clock
-    there, too, and nobody else who asks is held up."""
-    sources = {0: 1, 1: 0, 2: 3, 3: 2}
-    box = torch.zeros(6, 2)[:, 0] if here.rank % 2 else torch.zeros(6)
-    receive = dist.irecv(box, sources[here.rank])
-    parts = [torch.empty(6) if rank != here.rank else box for rank in range(here.size)]
-    gathered = dist.all_gather(parts, torch.full((6,), 7.0), async_op=True)
-    for timeout in (timedelta(microseconds=50), timedelta(seconds=0.3), timedelta(seconds=-1)):
-        with pytest.raises(RuntimeError, match="not done"):
-            gathered.wait(timeout)
-    future = gathered.get_future()
-    assert not gathered.is_completed() and gathered.exception() is None and not future.done()
-    with pytest.raises(RuntimeError, match="not done"):
-        gathered.wait(timedelta(seconds=0.1))
-    dist.barrier()
-    dist.isend(torch.full((6,), 5.0), sources[here.rank]).wait()
-    receive.wait(timedelta(seconds=30))
-    assert gathered.wait(timedelta(seconds=30)) and future.done()
-    assert all(part.tolist() == [7.0] * 6 for part in parts), parts
-
-
-def test_waiting_for_what_lies_in_a_buffer(world: World) -> None:
-    world.run(buffered)
-
-
 def operated(here: Rank) -> None:
     """An operation's own: what is no time is refused before anything happens, and the group lives on."""
     group, opts = dist.group.WORLD, dist.AllreduceOptions()

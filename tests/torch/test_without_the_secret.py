@@ -22,7 +22,7 @@ import torch.distributed as dist
 import softmrc.torch
 from softmrc.collectives import store_rendezvous
 port, rank, patience_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-table.UNPROVED_S = table.OLDER_UNPROVED_S = patience_s
+store_rendezvous.UNPROVED_S = store_rendezvous.OLDER_UNPROVED_S = patience_s
 store = dist.TCPStore("127.0.0.1", port, is_master=False)
 print("joins", flush=True)
 dist.init_process_group("mrc", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
