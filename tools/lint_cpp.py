@@ -70,7 +70,16 @@ def main() -> int:
     options = ["-DSOFTMRC_PCH=OFF", "-DSOFTMRC_ONE_BY_ONE=ON", f"-DPython_EXECUTABLE={sys.executable}"]
     commands = []
     for source, build in ((ROOT, BUILD), (ROOT / "benchmarks", BUILD / "benchmarks")):
-        configure = [BIN / "cmake", "-S", source, "-B", build, *options, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-Wno-dev"]
+        configure = [
+            BIN / "cmake",
+            "-S",
+            source,
+            "-B",
+            build,
+            *options,
+            "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+            "-Wno-dev",
+        ]
         done = subprocess.run(configure, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout + done.stderr, file=sys.stderr)

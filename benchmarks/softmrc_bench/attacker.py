@@ -20,9 +20,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from softmrc._core import Cipher, SealKeys
-
 from softmrc import _core
+from softmrc._core import Cipher, SealKeys
 from softmrc.device import Device, PeerPlane, QueuePair
 from softmrc.errors import UsageError
 

@@ -75,7 +75,7 @@ class Device {
   // See Lane.
   void watch_bootstrap(std::uint32_t qpn, int fd, std::string goodbye, std::string received,
                        std::vector<std::uint32_t> cqs) {
-    for (std::uint32_t& cq : cqs) cq = part_of_cq(cq, lane_number(qpn));
+    for (std::uint32_t& cq : cqs) cq = part_of_cq(cq, lanes_.number_of(qpn));
     lane_of(qpn).watch_bootstrap(qpn, fd, std::move(goodbye), std::move(received), std::move(cqs));
   }
   std::pair<bool, bool> end_gone();

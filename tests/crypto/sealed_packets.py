@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 
-from softmrc._core import Cipher, Inbound
-
 import parts
 from parts import Outbound
 from softmrc import wire
+from softmrc._core import Cipher, Inbound
 
 QPN = 0x00ABCD
 SECRET = bytes(range(32))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sealed_packets import QPN, SECRET, WRITES, heard, inbound, numbered, of_every_opcode, outbound
-from softmrc._core import Cipher, Opened
 
 import parts
 from softmrc import _core
+from softmrc._core import Cipher, Opened
 from softmrc.connection.keys import KeyShare, PeerEncryption
 from softmrc.errors import ConfigError, InternalError
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from softmrc._core import Cipher
 
 import needs
 import parts
 from softmrc import _core
+from softmrc._core import Cipher
 from softmrc._support.files import open_own
 from softmrc.cli.agent import token_of
 from softmrc.connection import bootstrap

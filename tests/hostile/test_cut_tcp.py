@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 from liar import eventually
-from softmrc._core import PeerState
 
 from softmrc import _core
+from softmrc._core import PeerState
 from softmrc.connection import Connection, connect, listen
 from softmrc.connection.handshake import CONNECTOR, LISTENER, Authenticator, framed
 from softmrc.device import Device

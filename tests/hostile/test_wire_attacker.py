@@ -4,9 +4,9 @@ it nothing but to be a bad network. A million of its packets: `python -m softmrc
 from __future__ import annotations
 
 import pytest
-from softmrc._core import Cipher
 
 from softmrc import _core
+from softmrc._core import Cipher
 from softmrc_bench.attacker import KINDS, AttackResult, attack
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")

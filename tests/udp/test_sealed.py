@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from loopback import FOUR, drain, eventually
-from softmrc._core import Cipher, SealKeys
 
 from softmrc import _core, wire
+from softmrc._core import Cipher, SealKeys
 from softmrc.config import DeviceConfig, planes
 from softmrc.config.planes import LocalPlane
 from softmrc.connection import Connection, connect, listen

@@ -6,9 +6,9 @@ import copy
 import pickle
 
 import pytest
-from softmrc._core import wire as core
 
 from softmrc import wire
+from softmrc._core import wire as core
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.wire import EndpointOp, Mark, NackReason, Opcode, Packet, Refused, Sack, Syndrome, Timestamp, Write
 
