@@ -197,5 +197,5 @@ def test_a_capture_is_at_the_sockets_inside_of_the_weather(tmp_path: Path) -> No
 
 
 def test_lines_by_themselves_do_what_the_seed_says() -> None:
-    ran = subprocess.run([programs.path("lines")], capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run([programs.path("packet_io")], capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0 and "all holds" in ran.stdout, ran.stdout + ran.stderr
