@@ -19,6 +19,7 @@ from softmrc_bench import _native
 
 LONGEST_S = 600.0
 PER_S = 100_000
+START_S = 60.0
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def running(module: str, *arguments: object) -> Iterator[None]:
     """Another process that floods, until the context ends."""
     flooding = WorkerProcess(python_command(module, *map(str, arguments)))
     try:
-        flooding.receive()
+        flooding.receive(START_S)
         yield
     finally:
         flooding.kill()

@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 
+from softmrc._support.subprocesses import write_message
 from softmrc.connection.handshake import VERSION, framed
 from softmrc_bench import flood
 
@@ -42,7 +43,7 @@ def knock(target: tuple[str, int]) -> socket.socket:
 
 def main() -> None:
     per_s, target = int(sys.argv[1]), flood.end_of(sys.argv[2])
-    print("flooding", flush=True)
+    write_message(ready=True)
     began, count = time.monotonic(), 0
     knocking: list[socket.socket] = []
     while time.monotonic() - began < flood.LONGEST_S:

@@ -14,6 +14,7 @@ from softmrc._support.subprocesses import python_command
 from softmrc.demo.ranks import DemoRanks
 from softmrc_bench.allreduce import _gloos, _ours
 from softmrc_bench.flood import flood
+from softmrc_bench.handshake_flood import handshakes
 from softmrc_bench.ranks import BenchRanks
 from softmrc_bench.sim import _apart
 from softmrc_bench.udp import sink
@@ -59,6 +60,11 @@ def bench_flood(_: Path) -> None:
         pass
 
 
+def bench_handshake_flood(_: Path) -> None:
+    with handshakes(9, per_s=1):
+        pass
+
+
 def bench_sim(_: Path) -> None:
     assert _apart("speed", "A")
 
@@ -81,7 +87,9 @@ def demo_ranks(_: Path) -> None:
         ranks._workers[0].process.wait(60)
 
 
-@pytest.mark.parametrize("start", [bench_sink, bench_flood, bench_sim, bench_ranks, gloo_ranks, demo_ranks])
+@pytest.mark.parametrize(
+    "start", [bench_sink, bench_flood, bench_handshake_flood, bench_sim, bench_ranks, gloo_ranks, demo_ranks]
+)
 def test_children_import_nothing_from_the_folder(start: Callable[[Path], None], folder: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()

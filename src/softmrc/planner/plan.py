@@ -270,7 +270,7 @@ def design(
         need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for{_with_spares(q)}"
         raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
     if q.nics <= downlinks:
-        raise ConfigError("tiers", tiers, f"1, as a single leaf has ports for all {q.nics:,} NICs")
+        raise ConfigError("tiers", tiers, f"1, as a single leaf has room for all {q.nics:,} NICs")
     return _price(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
