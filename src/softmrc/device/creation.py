@@ -12,13 +12,15 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from softmrc import _core
-from softmrc.config import DeviceConfig, to_native
+from softmrc.config import DeviceConfig, bounds, to_native
 from softmrc.config.planes import LocalPlane
 from softmrc.device.checks import instance
 from softmrc.device.width import lanes_here
 from softmrc.errors import ConfigError, DeviceError, did_you_mean
 
 log = logging.getLogger(__name__)
+
+_, MAX_SOCKETS = bounds(DeviceConfig, "sockets_per_plane")  # of one plane
 
 
 class Opened(NamedTuple):
