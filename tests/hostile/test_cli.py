@@ -134,7 +134,7 @@ def asked(command: str) -> list[str]:
 @pytest.mark.parametrize("command", ["ping", "perf", "top"])
 def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An IPv6 address may carry a zone, and a zone any text."""
-    honest = Connection._offer
+    honest = Connection.offer
 
     def poisoned(self: Connection) -> dict[str, Any]:
         offer = honest(self)
@@ -142,7 +142,7 @@ def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeyp
             plane["address"] += "%[red]x\x1b[2J"
         return offer
 
-    monkeypatch.setattr(Connection, "_offer", poisoned)
+    monkeypatch.setattr(Connection, "offer", poisoned)
     with listen("::1", memory=bytearray(64)) as listener:
         done = softmrc_here(*asked(command), f"[::1]:{listener.port}")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr

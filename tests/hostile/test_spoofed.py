@@ -82,9 +82,9 @@ def test_a_forged_word_about_ports_is_not_believed(mask: int) -> None:
 def test_an_honest_word_is(has_keys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from a peer of an earlier version, which offers no key."""
     if not has_keys:
-        whole = Connection._offer
+        whole = Connection.offer
         dropped = lambda self: {k: v for k, v in whole(self).items() if k != "port_key"}  # noqa: E731
-        monkeypatch.setattr(Connection, "_offer", dropped)
+        monkeypatch.setattr(Connection, "offer", dropped)
     with connected() as (connection, other, memory):
         other.device.set_port(2, False)
         heard: list[int] = []

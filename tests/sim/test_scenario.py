@@ -43,7 +43,7 @@ def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
         ({"fabric": {"pods": 3, "cores_per_spine": 1}}, "fabric.pods = 3 .*divisor of the 4 leaves"),
         ({"fabric": {"cores_per_spine": 1}}, "two tiers"),
         ({"fabric": {"forwarding": "smart"}}, "fabric.forwarding = 'smart' .*'srv6'"),
-        ({"fabric": {"spines": 100_000}}, "fabric.spines = '100000' .*at most 512"),
+        ({"fabric": {"spines": 100_000}}, "fabric.spines = 100000 .*at most 512"),
         ({"transport": {"evs": 33}}, "transport.evs = 33 .*multiple of the 2 planes"),
         ({"transport": {"kind": "tcp"}}, "transport.kind = 'tcp' .*'mrc', 'roce'"),
         ({"transport": {"kind": "roce"}, "fabric": {"forwarding": "srv6"}}, "fabric.forwarding = 'srv6' .*RoCE"),

@@ -131,6 +131,9 @@ BAD: dict[type, dict[str, list[Any]]] = {
     },
     InitAttributes: {key: [1] for key in ("ev_profile", "cc_profile", "send_cq", "recv_cq", "domain")}
     | {key: [-1, 1 << 16] for key in ("hint_qps_per_peer", "hint_send_peers", "hint_receive_peers")},
+    DeviceConfig: {"mtu": ["x", 1.5], "seal": ["maybe", 1], "congestion_control": ["cubic", 1]} | dict.fromkeys(
+        ("icrc", "gso", "ecn", "srv6", "trimming", "prove_addresses", "watch_links", "leave_slow_planes"), FLAG
+    ),
     RtrAttributes: {
         "peer": [1], "dest_qpn": [2], "mtu": [514], "dynamic_mpr": ["x"], "port_key": [-1, 1 << 64],
         "peer_port_key": [-1, 1 << 64],
