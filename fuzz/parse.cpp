@@ -64,7 +64,7 @@ void frame_round_trip(Bytes bytes, const FrameOptions& options) {
   expect(parse_frame(out, with_link, second).ok());
   expect(same_headers(first, second));
   expect(written(first.packet, first.trimmed) == written(second.packet, second.trimmed));
-  expect(second.icrc == (first.trimmed ? Sum::absent : Sum::good) && second.udp_checksum != Sum::bad);
+  expect(second.icrc == (first.trimmed ? Checksum::absent : Checksum::good) && second.udp_checksum != Checksum::bad);
 }
 
 void trim_once(Bytes bytes, const FrameOptions& options, bool last_hop) {

@@ -338,9 +338,9 @@ Json::Object port(udp::Device& device, const DeviceInfo&, const RequestArgs& arg
 }
 
 // Words about EVs: what was done, what was not and why; whether anything comes after the first that was not.
-class Batch {
+class BatchReply {
  public:
-  explicit Batch(bool stops) : stops_(stops) {}
+  explicit BatchReply(bool stops) : stops_(stops) {}
   bool goes_on() const { return !stops_ || failed_.empty(); }
   void add(const char* whose, std::uint32_t number, std::uint64_t ev, const proto::MaybeError& problem) {
     if (problem) failed_.push_back(Json::Object{{whose, number}, {"ev", ev}, {"error", host::to_string(*problem)}});
@@ -363,7 +363,7 @@ Json::Object change_listed(udp::Device& device, const RequestArgs& args, bool is
   if (args.has("qpn") || args.has("plane") || !args.has("evs"))
     throw HostError("of a profile, evs say which of its list; nothing else does");
   const auto number = static_cast<std::uint32_t>(args.whole("profile", 1, 0xFFFFFFFF));
-  Batch batch(args.flag("stop", false));
+  BatchReply batch(args.flag("stop", false));
   for (const std::uint32_t listed : args.numbers<std::uint32_t>("evs")) {
     const auto problem = device.profiles().deny(number, listed, is_denied);
     batch.add("profile", number, listed, problem);
@@ -389,7 +389,7 @@ Json::Object change_evs(udp::Device& device, const RequestArgs& args, bool is_de
   std::vector<std::uint64_t> wanted;
   if (args.has("evs")) wanted = args.numbers("evs");
   const std::uint32_t plane = args.has("plane") ? plane_of(args, device) : 0;
-  Batch batch(args.flag("stop", false));
+  BatchReply batch(args.flag("stop", false));
   const auto views = udp::view_queue_pairs(device, qpn, true);
   if (qpn && views.empty()) args.refuse("qpn", "a queue pair of this device");
   for (const udp::QueuePairView& view : views) {

@@ -53,9 +53,9 @@ void append_utf8(std::string& out, std::uint32_t code) {
   put(0xF0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
 }
 
-class Reader {
+class JsonParser {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit JsonParser(std::string_view text) : text_(text) {}
 
   Json whole() {
     Json found = value(0);
@@ -249,6 +249,6 @@ void Json::write(std::string& out) const {
   }
 }
 
-Json parse_json(std::string_view text) { return Reader(text).whole(); }
+Json parse_json(std::string_view text) { return JsonParser(text).whole(); }
 
 }  // namespace softmrc::host

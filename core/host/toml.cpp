@@ -7,9 +7,9 @@
 namespace softmrc::host {
 namespace {
 
-class ByteReader {
+class TomlParser {
  public:
-  ByteReader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+  TomlParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
   TomlDocument tables() {
     TomlDocument found;
@@ -148,7 +148,7 @@ class ByteReader {
 
 }  // namespace
 
-TomlDocument parse_toml(std::string_view text, const std::string& name) { return ByteReader(text, name).tables(); }
+TomlDocument parse_toml(std::string_view text, const std::string& name) { return TomlParser(text, name).tables(); }
 
 std::string to_string(const TomlValue& value) {
   if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";

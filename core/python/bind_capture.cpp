@@ -18,9 +18,9 @@ nb::object text(const std::string& s) {
 }
 
 // Holds on to the file's bytes, into which the reader points.
-class Reader {
+class CaptureReader {
  public:
-  explicit Reader(nb::bytes data) : data_(std::move(data)), reader_(view(data_)) {}
+  explicit CaptureReader(nb::bytes data) : data_(std::move(data)), reader_(view(data_)) {}
 
   std::optional<nb::tuple> next() {
     wire::CaptureRecord r;
@@ -62,12 +62,12 @@ void bind_capture(nanobind::module_& m) {
     return self.bytes().size();
   }).def("take", [](wire::PcapngWriter& self) { return to_bytes(self.take()); });
 
-  nb::class_<Reader>(m, "PcapngReader")
-      .def("__init__", [](Reader* self, nb::bytes data) { new (self) Reader(std::move(data)); }, "data"_a)
-      .def("next", &Reader::next)
-      .def("interface", &Reader::interface, "index"_a)
-      .def_prop_ro("interfaces", &Reader::interfaces)
-      .def_prop_ro("error", &Reader::error);
+  nb::class_<CaptureReader>(m, "PcapngReader")
+      .def("__init__", [](CaptureReader* self, nb::bytes data) { new (self) CaptureReader(std::move(data)); }, "data"_a)
+      .def("next", &CaptureReader::next)
+      .def("interface", &CaptureReader::interface, "index"_a)
+      .def_prop_ro("interfaces", &CaptureReader::interfaces)
+      .def_prop_ro("error", &CaptureReader::error);
 }
 
 }  // namespace softmrc::python

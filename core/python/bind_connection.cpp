@@ -58,13 +58,13 @@ class ConnectionTracker {
   // Added to the list here, so that nothing can come between taking it and keeping it. False: there will be none.
   bool wait_for_message(nb::list taken, double timeout_s) {
     CompletionTracker::Message message;
-    auto arrival = CompletionTracker::Arrival::timed_out;
+    auto arrival = CompletionTracker::RecvResult::timed_out;
     wait_in_slices(timeout_s, [&](Duration slice) {
       arrival = tracker_.wait_for_message(message, slice);
-      return arrival != CompletionTracker::Arrival::timed_out;
+      return arrival != CompletionTracker::RecvResult::timed_out;
     });
-    if (arrival == CompletionTracker::Arrival::message) taken.append(nb::make_tuple(message.imm, message.length));
-    return arrival != CompletionTracker::Arrival::none_will_come;
+    if (arrival == CompletionTracker::RecvResult::message) taken.append(nb::make_tuple(message.imm, message.length));
+    return arrival != CompletionTracker::RecvResult::none_will_come;
   }
 
   bool poll_writes() {

@@ -148,8 +148,8 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
   using Carried = HostFactory::Carried;
 
   // The time of the network, for who lives on its hosts.
-  struct Clock final : SimDriver::Context {
-    explicit Clock(MrcHosts& all) : hosts(all) {}
+  struct HostClock final : SimDriver::Context {
+    explicit HostClock(MrcHosts& all) : hosts(all) {}
     Time now() const override { return hosts.now(); }
     void on_posted(std::uint32_t host) override { hosts.drain(host); }
     MrcHosts& hosts;
@@ -174,7 +174,7 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
   const std::vector<std::uint32_t>& connection_of_;
   std::vector<MrcHostFactory::Group>& groups_;
   proto::Transmit scratch_;
-  Clock clock_{*this};
+  HostClock clock_{*this};
   std::vector<CollectiveError> errors_;
 };
 

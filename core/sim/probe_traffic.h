@@ -18,7 +18,7 @@ class ProbeTraffic {
     std::uint32_t host = 0;
     std::uint32_t plane = 0;
     std::uint32_t bytes = 0;
-    Route route{};
+    SimRoute route{};
     Time back = Time::never();  // never: lost, or still under way
     bool is_corrupt = false;
   };

@@ -4,8 +4,8 @@
 
 namespace softmrc::sim {
 
-Route Router::route_of(const SimPacket& p) const {
-  Route route;
+SimRoute Router::route_of(const SimPacket& p) const {
+  SimRoute route;
   unsigned place = 0;
   const auto via = [&](Tier tier, std::uint32_t index) { route.append(place++, fabric_.usid({tier, p.plane, index})); };
   const std::uint32_t from = fabric_.leaf_of(p.source);
@@ -35,7 +35,7 @@ Route Router::route_of(const SimPacket& p) const {
 // arithmetic on the ranges that uSIDs are allotted from.
 LinkId Router::by_usid(const FabricNode& at, const SimPacket& p) const {
   if (p.route.front() != fabric_.usid(at)) return no_link;
-  Route shifted = p.route;
+  SimRoute shifted = p.route;
   shifted.shift();
   const std::uint32_t next = shifted.front();
   const FabricConfig& f = fabric_.config();

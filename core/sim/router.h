@@ -32,7 +32,7 @@ class Router {
   }
 
  private:
-  Route route_of(const SimPacket& packet_id) const;
+  SimRoute route_of(const SimPacket& packet_id) const;
   LinkId by_usid(const FabricNode& at, const SimPacket& packet_id) const;
   LinkId by_choice(const FabricNode& at, const SimPacket& packet_id) const;
   LinkId choose_uplink(const FabricNode& at, const SimPacket& packet_id) const;

@@ -19,7 +19,7 @@ namespace softmrc::sim {
 constexpr std::uint32_t no_packet = 0xFFFFFFFF;
 
 // The path of a packet: up to six uSIDs, the next one first.
-struct Route {
+struct SimRoute {
   std::uint64_t head = 0;
   std::uint32_t tail = 0;
 
@@ -36,7 +36,7 @@ struct Route {
 
 // What forwarding needs lies in the first cache line, the packet itself behind it.
 struct alignas(64) SimPacket {
-  Route route{};
+  SimRoute route{};
   std::uint32_t entropy = 0;
   std::uint32_t source = 0;
   std::uint32_t destination = 0;

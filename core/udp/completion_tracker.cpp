@@ -45,14 +45,14 @@ bool CompletionTracker::wait_for_write(std::uint64_t number, Duration timeout) {
   }, timeout);
 }
 
-CompletionTracker::Arrival CompletionTracker::wait_for_message(Message& out, Duration timeout) {
+CompletionTracker::RecvResult CompletionTracker::wait_for_message(Message& out, Duration timeout) {
   const Counted waiting(waiters_);
-  auto found = Arrival::timed_out;
+  auto found = RecvResult::timed_out;
   // Whoever asks, a message that is there is this caller's from then on.
   lane_.wait_until([&] {
-    if (found == Arrival::timed_out && take_message(out)) found = Arrival::message;
-    if (found == Arrival::timed_out && is_over()) found = Arrival::none_will_come;
-    return found != Arrival::timed_out;
+    if (found == RecvResult::timed_out && take_message(out)) found = RecvResult::message;
+    if (found == RecvResult::timed_out && is_over()) found = RecvResult::none_will_come;
+    return found != RecvResult::timed_out;
   }, timeout);
   return found;
 }

@@ -22,7 +22,7 @@ class CompletionTracker {
     std::uint32_t imm = 0;
     std::uint32_t length = 0;
   };
-  enum class Arrival : std::uint8_t { message, timed_out, none_will_come };
+  enum class RecvResult : std::uint8_t { message, timed_out, none_will_come };
 
   // The queues by the numbers of the lane in which the queue pair is.
   CompletionTracker(Lane& lane, std::uint32_t qpn, std::uint32_t send_cq, std::uint32_t recv_cq);
@@ -37,7 +37,7 @@ class CompletionTracker {
   bool wait_for_write(std::uint64_t number, Duration timeout);
   // Waits for the next message and takes it. None will come when the queue pair is in error, its peer gone, or the
   // connection or device closed; what had arrived before is taken first.
-  Arrival wait_for_message(Message& out, Duration timeout);
+  RecvResult wait_for_message(Message& out, Duration timeout);
   // A message that was taken and is to be the next once more.
   void put_back(const Message& message);
 

@@ -89,7 +89,7 @@ struct Layout {
   std::size_t end = 0;  // of the inner IP packet
 };
 
-struct Reader {
+struct FrameParser {
   Bytes bytes;
   const FrameOptions& options;
   Frame& out;
@@ -105,7 +105,7 @@ struct Reader {
   FrameError read_udp();
 };
 
-FrameError Reader::read_link(std::uint16_t& ethertype, std::size_t& next) {
+FrameError FrameParser::read_link(std::uint16_t& ethertype, std::size_t& next) {
   next = 0;
   if (!options.has_link_header) {
     if (bytes.empty()) return FrameError::truncated_ip;
@@ -120,7 +120,7 @@ FrameError Reader::read_link(std::uint16_t& ethertype, std::size_t& next) {
   return FrameError::none;
 }
 
-FrameError Reader::read_ipv4(std::size_t start, std::size_t end) {
+FrameError FrameParser::read_ipv4(std::size_t start, std::size_t end) {
   const std::uint8_t* p = bytes.data() + start;
   if (end - start < ipv4_size) return FrameError::truncated_ip;
   if (p[0] >> 4 != 4) return FrameError::not_ip;
@@ -149,7 +149,7 @@ FrameError Reader::read_ipv4(std::size_t start, std::size_t end) {
 }
 
 // The first IPv6 header is the outer one when another IP header follows it, with or without an SRH between them.
-FrameError Reader::read_ipv6(std::size_t start, std::size_t end) {
+FrameError FrameParser::read_ipv6(std::size_t start, std::size_t end) {
   const std::uint8_t* p = bytes.data() + start;
   if (end - start < ipv6_size) return FrameError::truncated_ip;
   if (p[0] >> 4 != 6) return FrameError::not_ip;
@@ -177,7 +177,7 @@ FrameError Reader::read_ipv6(std::size_t start, std::size_t end) {
   return FrameError::none;
 }
 
-FrameError Reader::read_outer(std::size_t start, std::size_t end) {
+FrameError FrameParser::read_outer(std::size_t start, std::size_t end) {
   const std::uint8_t* p = bytes.data() + start;
   Outer& outer = out.outer.emplace();
   const std::uint32_t word = load32(p);
@@ -203,7 +203,7 @@ FrameError Reader::read_outer(std::size_t start, std::size_t end) {
   return FrameError::srh_without_inner;
 }
 
-FrameError Reader::read_udp() {
+FrameError FrameParser::read_udp() {
   if (at.end - at.udp < udp_size) return FrameError::bad_ip_length;
   const std::uint8_t* p = bytes.data() + at.udp;
   out.route.source_port = load16(p);
@@ -211,7 +211,9 @@ FrameError Reader::read_udp() {
   if (options.udp_port && out.route.destination_port != options.udp_port) return FrameError::wrong_port;
   if (load16(p + 4) != at.end - at.udp) return FrameError::bad_udp_length;
   const Bytes datagram = bytes.subspan(at.udp, at.end - at.udp);
-  out.udp_checksum = load16(p + 6) == 0 ? Sum::absent : udp_sum(out.route, datagram) == 0 ? Sum::good : Sum::bad;
+  out.udp_checksum = load16(p + 6) == 0                  ? Checksum::absent
+                     : udp_sum(out.route, datagram) == 0 ? Checksum::good
+                                                         : Checksum::bad;
   return FrameError::none;
 }
 
@@ -242,7 +244,7 @@ ParseError read_sealed(Bytes bytes, Frame& out) {
   return refusal;
 }
 
-FrameError Reader::read_layers() {
+FrameError FrameParser::read_layers() {
   out = {};
   std::uint16_t ethertype = 0;
   std::size_t start = 0;
@@ -254,7 +256,7 @@ FrameError Reader::read_layers() {
   return refusal == FrameError::none ? read_udp() : refusal;
 }
 
-FrameResult Reader::read() {
+FrameResult FrameParser::read() {
   if (const FrameError refusal = read_layers(); refusal != FrameError::none) return {refusal};
   out.trimmed = options.dscp.was_trimmed(out.dscp) || (out.outer && options.dscp.was_trimmed(out.outer->dscp));
   const bool is_closed_by_key = is_sealed(payload());
@@ -262,7 +264,7 @@ FrameResult Reader::read() {
                                 ? read_sealed(payload(), out)
                                 : parse(payload(), {.has_icrc = !out.trimmed, .trimmed = out.trimmed}, out.packet);
   if (packet != ParseError::none) return {FrameError::bad_packet, packet};
-  if (!out.trimmed && !is_closed_by_key) out.icrc = has_good_icrc(out, payload()) ? Sum::good : Sum::bad;
+  if (!out.trimmed && !is_closed_by_key) out.icrc = has_good_icrc(out, payload()) ? Checksum::good : Checksum::bad;
   return {};
 }
 
@@ -319,12 +321,12 @@ std::size_t emit_trimmed(const Packet& packet, std::uint8_t* out) {
 }
 
 FrameResult parse_frame(Bytes bytes, const FrameOptions& options, Frame& out) {
-  return Reader{bytes, options, out}.read();
+  return FrameParser{bytes, options, out}.read();
 }
 
 Bytes udp_payload(Bytes frame, const FrameOptions& options) {
   Frame found;
-  Reader reader{frame, options, found};
+  FrameParser reader{frame, options, found};
   return reader.read_layers() == FrameError::none ? reader.payload() : Bytes{};
 }
 
@@ -359,7 +361,7 @@ std::size_t emit_frame(const Frame& frame, MutableBytes out) {
   store16(p + 4, static_cast<std::uint32_t>(udp_total));
   store16(p + 6, 0);
   emit_udp_payload(frame, {p + udp_size, udp_total - udp_size});
-  if (!frame.trimmed && frame.udp_checksum != Sum::absent) {
+  if (!frame.trimmed && frame.udp_checksum != Checksum::absent) {
     const std::uint16_t sum = udp_sum(frame.route, {p, udp_total});
     store16(p + 6, sum ? sum : 0xFFFF);
   }
@@ -368,7 +370,7 @@ std::size_t emit_frame(const Frame& frame, MutableBytes out) {
 
 std::size_t trim(MutableBytes frame, bool last_hop, const FrameOptions& options) {
   Frame found;
-  Reader reader{frame, options, found};
+  FrameParser reader{frame, options, found};
   if (!reader.read().ok()) return 0;
   const auto* write = std::get_if<Write>(&found.packet.body);
   const std::uint8_t seen = found.outer ? found.outer->dscp : found.dscp;  // a switch reads the first header it meets

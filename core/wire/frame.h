@@ -48,7 +48,7 @@ struct Outer {
 };
 
 // What parse found out about a checksum. A trimmed frame has no ICRC, and a UDP checksum of zero says nothing.
-enum class Sum : std::uint8_t { absent, good, bad };
+enum class Checksum : std::uint8_t { absent, good, bad };
 
 struct Frame {
   Mac source_mac{};
@@ -67,8 +67,9 @@ struct Frame {
   // Set by parse where the packet is sealed. `packet` then has the headers, which are in the clear, an immediate of 0,
   // and for a payload bytes that only the peer can make sense of.
   std::optional<SealHeader> sealed;
-  Sum icrc = Sum::absent;        // found by parse; emit always writes a good one
-  Sum udp_checksum = Sum::good;  // found by parse; emit writes one unless this is absent or the frame is trimmed
+  Checksum icrc = Checksum::absent;  // found by parse; emit always writes a good one
+  Checksum udp_checksum =
+      Checksum::good;  // found by parse; emit writes one unless this is absent or the frame is trimmed
 
   // The EV as far as this frame carries it.
   std::uint32_t ev() const {

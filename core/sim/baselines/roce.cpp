@@ -5,7 +5,7 @@
 namespace softmrc::sim {
 
 void RoceHost::open(std::uint32_t qp, std::uint32_t destination, std::uint32_t entropy, std::uint8_t port) {
-  Sender s;
+  RoceSender s;
   s.qp = qp;
   s.destination = destination;
   s.entropy = entropy;
@@ -16,7 +16,7 @@ void RoceHost::open(std::uint32_t qp, std::uint32_t destination, std::uint32_t e
 }
 
 void RoceHost::accept(std::uint32_t qp, std::uint32_t source, std::uint32_t entropy, std::uint8_t port) {
-  Receiver r;
+  RoceReceiver r;
   r.qp = qp;
   r.source = source;
   r.entropy = entropy;
@@ -26,7 +26,7 @@ void RoceHost::accept(std::uint32_t qp, std::uint32_t source, std::uint32_t entr
 }
 
 void RoceHost::post(Time now, std::uint32_t qp, std::uint32_t flow, std::uint32_t offset, std::uint32_t bytes) {
-  Sender& s = senders_[sender_of_.at(qp)];
+  RoceSender& s = senders_[sender_of_.at(qp)];
   if (s.acked_psn == s.end_psn) s.progress_at = now;
   s.segments.push_back({flow, offset, bytes, s.end_psn});
   s.end_psn += packets_of(bytes);
@@ -34,7 +34,7 @@ void RoceHost::post(Time now, std::uint32_t qp, std::uint32_t flow, std::uint32_
 }
 
 // To be called after any change of a sender. Whether it may send by now is left to the clock: see wake_paced.
-void RoceHost::reschedule(Sender& s) {
+void RoceHost::reschedule(RoceSender& s) {
   const std::uint32_t i = static_cast<std::uint32_t>(&s - senders_.data());
   const bool has_work = !s.is_broken && s.next_psn != s.end_psn;
   ready_.set(i, false);
@@ -57,7 +57,7 @@ void RoceHost::handle(Time now, const RocePacket& packet, bool congestion) {
     on_data(now, receivers_[receiver_of_.at(packet.qp)], packet, congestion);
     return;
   }
-  Sender& s = senders_[sender_of_.at(packet.qp)];
+  RoceSender& s = senders_[sender_of_.at(packet.qp)];
   if (s.is_broken) return;
   if (packet.kind == RocePacket::Kind::cnp) {
     on_cnp(now, s);
@@ -71,7 +71,7 @@ void RoceHost::handle(Time now, const RocePacket& packet, bool congestion) {
   reschedule(s);
 }
 
-void RoceHost::on_data(Time now, Receiver& r, const RocePacket& packet, bool congestion) {
+void RoceHost::on_data(Time now, RoceReceiver& r, const RocePacket& packet, bool congestion) {
   const auto owe = [&](bool& what) {
     if (!r.ack_due && !r.nak_due && !r.cnp_due) replies_.push_back(receiver_of_.at(r.qp));
     what = true;
@@ -93,7 +93,7 @@ void RoceHost::on_data(Time now, Receiver& r, const RocePacket& packet, bool con
   }
 }
 
-void RoceHost::on_acknowledged(Time now, Sender& s, std::uint32_t psn) {
+void RoceHost::on_acknowledged(Time now, RoceSender& s, std::uint32_t psn) {
   if (psn <= s.acked_psn || psn > s.end_psn) return;
   s.acked_psn = psn;
   s.next_psn = std::max(s.next_psn, psn);
@@ -106,7 +106,7 @@ void RoceHost::on_acknowledged(Time now, Sender& s, std::uint32_t psn) {
 }
 
 // DCQCN's reaction point: cut by half of alpha, remember where to return to.
-void RoceHost::on_cnp(Time now, Sender& s) {
+void RoceHost::on_cnp(Time now, RoceSender& s) {
   for (; s.alpha_at <= now && s.alpha > config_.gain; s.alpha_at = s.alpha_at + config_.alpha_interval)
     s.alpha *= 1 - config_.gain;
   s.target_bps = s.rate_bps;
@@ -120,7 +120,7 @@ void RoceHost::on_cnp(Time now, Sender& s) {
 }
 
 // Five stages of halfway back, then additive, then hyper increase when both clocks agree.
-void RoceHost::raise_rate(Sender& s, std::uint32_t stages) {
+void RoceHost::raise_rate(RoceSender& s, std::uint32_t stages) {
   constexpr std::uint32_t fast_recovery_stages = 5;
   const double line = static_cast<double>(config_.line_rate_bps);
   if (std::min(s.timer_stages, s.byte_stages) > fast_recovery_stages) s.target_bps += config_.hyper_share * line;
@@ -132,7 +132,7 @@ void RoceHost::raise_rate(Sender& s, std::uint32_t stages) {
 bool RoceHost::poll_reply(std::uint32_t free_ports, RoceSend& out) {
   for (std::size_t i = 0; i < replies_.size(); ++i) {
     const std::uint32_t index = replies_[i];
-    Receiver& r = receivers_[index];
+    RoceReceiver& r = receivers_[index];
     if (!(free_ports >> r.port & 1)) continue;
     out.destination = r.source;
     out.entropy = r.entropy;
@@ -157,7 +157,7 @@ bool RoceHost::poll_reply(std::uint32_t free_ports, RoceSend& out) {
   return false;
 }
 
-void RoceHost::send_next(Time now, Sender& s, RoceSend& out) {
+void RoceHost::send_next(Time now, RoceSender& s, RoceSend& out) {
   const auto holds = [&](const Segment& segment) { return s.next_psn < segment.first_psn + packets_of(segment.bytes); };
   const auto segment = std::find_if(s.segments.begin(), s.segments.end(), holds);
   const std::uint32_t at = (s.next_psn - segment->first_psn) * mtu_;
@@ -196,7 +196,7 @@ bool RoceHost::poll(Time now, std::uint32_t free_ports, std::uint32_t data_ports
 
 void RoceHost::handle_timeout(Time now) {
   while (timers_.earliest() <= now) {
-    Sender& s = senders_[timers_.whose_is_earliest()];
+    RoceSender& s = senders_[timers_.whose_is_earliest()];
     if (s.increase_at <= now) {
       raise_rate(s, ++s.timer_stages);
       s.increase_at = s.rate_bps >= static_cast<double>(config_.line_rate_bps) ? Time::never()
@@ -207,7 +207,7 @@ void RoceHost::handle_timeout(Time now) {
   }
 }
 
-void RoceHost::retry(Time now, Sender& s) {
+void RoceHost::retry(Time now, RoceSender& s) {
   s.progress_at = now;
   s.next_psn = s.acked_psn;
   if (++s.retries <= config_.max_retries) return;

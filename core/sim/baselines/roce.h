@@ -87,7 +87,7 @@ class RoceHost {
     std::uint32_t bytes = 0;
     std::uint32_t first_psn = 0;
   };
-  struct Sender {
+  struct RoceSender {
     std::uint32_t qp = 0, destination = 0, entropy = 0;
     std::uint8_t port = 0;
     bool is_broken = false;
@@ -106,7 +106,7 @@ class RoceHost {
     Time alpha_at = Time::never();  // when alpha next decays; worked off when it is needed
     Time increase_at = Time::never();
   };
-  struct Receiver {
+  struct RoceReceiver {
     std::uint32_t qp = 0, source = 0, entropy = 0;
     std::uint8_t port = 0;
     std::uint32_t expected = 0;
@@ -119,21 +119,21 @@ class RoceHost {
   };
 
   std::uint32_t packets_of(std::uint32_t bytes) const { return (bytes + mtu_ - 1) / mtu_; }
-  void on_data(Time now, Receiver& r, const RocePacket& packet, bool congestion);
-  void on_acknowledged(Time now, Sender& s, std::uint32_t psn);
-  void on_cnp(Time now, Sender& s);
-  void raise_rate(Sender& s, std::uint32_t stages);
+  void on_data(Time now, RoceReceiver& r, const RocePacket& packet, bool congestion);
+  void on_acknowledged(Time now, RoceSender& s, std::uint32_t psn);
+  void on_cnp(Time now, RoceSender& s);
+  void raise_rate(RoceSender& s, std::uint32_t stages);
   bool poll_reply(std::uint32_t free_ports, RoceSend& out);
-  void send_next(Time now, Sender& s, RoceSend& out);
-  void retry(Time now, Sender& s);
-  void reschedule(Sender& s);
+  void send_next(Time now, RoceSender& s, RoceSend& out);
+  void retry(Time now, RoceSender& s);
+  void reschedule(RoceSender& s);
   void wake_paced(Time now);
 
   RoceConfig config_;
   std::uint32_t mtu_;
   RoceObserver& observer_;
-  std::vector<Sender> senders_;
-  std::vector<Receiver> receivers_;
+  std::vector<RoceSender> senders_;
+  std::vector<RoceReceiver> receivers_;
   std::unordered_map<std::uint32_t, std::uint32_t> sender_of_;
   std::unordered_map<std::uint32_t, std::uint32_t> receiver_of_;
   std::deque<std::uint32_t> replies_;  // receivers that owe something
