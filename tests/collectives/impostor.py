@@ -114,9 +114,9 @@ class Watched(Device):
 
     expected: tuple[Any, ...] = ()
 
-    def _expect_peer(self, lane: int, planes: Any) -> Any:
+    def expect_peer(self, lane: int, planes: Any) -> Any:
         self.expected = (*self.expected, planes)
-        return super()._expect_peer(lane, planes)
+        return super().expect_peer(lane, planes)
 
 
 @contextmanager

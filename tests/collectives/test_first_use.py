@@ -213,7 +213,7 @@ def test_numbers_that_are_kept_are_nobody_elses() -> None:
     size, port = 500_000, _core.CompletionPort()
     with Device(PLANES, lanes=1) as device:
         cq = device.create_cq()
-        group = _core.CollectiveGroup(device._native, [(0, *device._profiles_of(0))], 0, size, cq.number, 1, port)
+        group = _core.CollectiveGroup(device._native, [(0, *device.profiles_of(0))], 0, size, cq.number, 1, port)
         ((first, stride, _),) = group.reserve()
         kept = range(first, first + 2 * size * stride, stride)
         assert not [pair for pair in (device.create_qp(cq) for _ in range(300)) if pair.qpn in kept]

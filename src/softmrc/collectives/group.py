@@ -59,7 +59,7 @@ class Group:
         self._recorder = recorder_of(self, meeting.name, meeting.table.sitting)
         self.inflight = InflightOps(self._recorder)
         _open.add(self)
-        self.device._groups.add(self)
+        self.device.groups.add(self)
 
     @classmethod
     def join(
@@ -305,8 +305,8 @@ class Group:
         self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self.inflight.clear()
         _open.discard(self)
-        self.device._groups.discard(self)
-        if not self.device._native.is_closed:
+        self.device.groups.discard(self)
+        if not self.device.native.is_closed:
             self._meeting.leave()
         if self._owns_device:
             self.device.close()

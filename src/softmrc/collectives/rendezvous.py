@@ -166,11 +166,11 @@ class GroupJoin:
 
     def _make(self, port: Any) -> Any:
         """With as many strands as this rank may have; others may have fewer."""
-        first = self.device._native.emptiest_lane()
+        first = self.device.native.emptiest_lane()
         self.lanes = [(first + k) % self.device.lanes for k in range(self._likely_strands())]
-        homes = [(lane, *self.device._profiles_of(lane)) for lane in self.lanes]
+        homes = [(lane, *self.device.profiles_of(lane)) for lane in self.lanes]
         number, seed = self.cq.number, secrets.randbits(63)
-        return _core.CollectiveGroup(self.device._native, homes, self.rank, self.size, number, seed, port)
+        return _core.CollectiveGroup(self.device.native, homes, self.rank, self.size, number, seed, port)
 
     def _likely_strands(self) -> int:
         """By what the others said; before they are heard, by the ranks that are on this host in all likelihood."""
@@ -316,12 +316,12 @@ class GroupJoin:
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
         self.cq.destroy()
-        self.device._spin(self, is_wanted=True)
+        self.device.set_spinning(self, is_wanted=True)
         self._forget()
 
     def _forget(self) -> None:
         for lane, place in self._expected:
-            self.device._native.forget_peer(lane, place)
+            self.device.native.forget_peer(lane, place)
         self._expected.clear()
 
     def _share_cores(self, ranks_here: int) -> None:
@@ -329,7 +329,7 @@ class GroupJoin:
         each, that of whoever else must run there. Two win by it."""
         cores = len(os.sched_getaffinity(0))
         if ranks_here * len(self.lanes) > cores or ranks_here >= max(cores, 3):
-            self.device._spin(self, is_wanted=False)
+            self.device.set_spinning(self, is_wanted=False)
 
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
@@ -435,7 +435,7 @@ class GroupJoin:
     def _know(self, native: Any, peer: int, offer: Offer, strands: list[ChannelInfo]) -> list[int]:
         """By which numbers the lanes know its places."""
         device, config = self.device, self.device.config
-        expected = [device._expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
+        expected = [device.expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
         at = [place for place, _ in expected]
         self._expected += zip(self.lanes, at, strict=True)
         paths, denied = expected[0][1]  # they lead to addresses, which are the same on all strands
@@ -456,4 +456,4 @@ class GroupJoin:
             for use in range(2):
                 ours, theirs = here.qpn(peer, use), there.qpn(self.rank, use)
                 keys = self._share.keys(told, secret, salt, self.rank < peer, ours, theirs)
-                self.device._native.expect_seal(lane, place, ours, theirs, keys)
+                self.device.native.expect_seal(lane, place, ours, theirs, keys)

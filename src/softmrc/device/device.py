@@ -79,7 +79,7 @@ class Device:
         self.known_silent: set[int] = set()  # planes of which it was said that some peer does not answer there
         self.narrow_paths = NarrowPaths()
         self._told_of_end: WeakRegistry[Any] = WeakRegistry()
-        self._groups: WeakRegistry[Any] = WeakRegistry()  # leave before this device does
+        self.groups: WeakRegistry[Any] = WeakRegistry()  # leave before this device does
         self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
         if self.config.port:
             shutdown.release_port(self.config.port)
@@ -116,8 +116,8 @@ class Device:
         places = zip(self.local_planes, self.ports_of(lane), strict=True)
         return tuple(PeerPlane(plane.address, ports[0], ports, plane.scope_id) for plane, ports in places)
 
-    def _profiles_of(self, lane: int) -> tuple[int, int]:
-        """The numbers of the paths and the congestion control of queue pairs that ask for nothing else."""
+    def profiles_of(self, lane: int) -> tuple[int, int]:
+        # The numbers of the paths and the congestion control of queue pairs that ask for nothing else.
         if lane not in self._profile_numbers:
             evs = self.add_ev_profile(lane, self._profiles.of_sockets(self.ports_of(lane)))
             self._profile_numbers[lane] = evs, self.add_cc_profile(lane, self._profiles.cc_profile())
@@ -237,9 +237,9 @@ class Device:
                 queue.attach(qpn)
             return QueuePair(self, qpn, *queues, inside)
 
-    def _spin(self, who: object, *, is_wanted: bool) -> None:
-        """Idle threads look once more for `spin_us` before they sleep, unless one of those who share the device does
-        not want that."""
+    def set_spinning(self, who: object, *, is_wanted: bool) -> None:
+        # Idle threads look once more for `spin_us` before they sleep, unless one of those who share the device does
+        # not want that.
         (self._sleepers.discard if is_wanted else self._sleepers.add)(id(who))
         self._native.set_spin_us(0.0 if self._sleepers else self.config.spin_us)
 
@@ -261,10 +261,10 @@ class Device:
         self._peers[peer.id] = peer
         return peer
 
-    def _expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, tuple[EvProfile | None, list[int]]]:
-        """Say where somebody is who becomes a peer of this lane when the first packet comes or goes: by which number it
-        is known until `_native.forget_peer`; and the paths to it, with those that the node's denylist names. `planes`
-        are such as `softmrc.connection.validate` makes."""
+    def expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, tuple[EvProfile | None, list[int]]]:
+        # Say where somebody is who becomes a peer of this lane when the first packet comes or goes: by which number
+        # it is known until `native.forget_peer`; and the paths to it, with those that the node's denylist names.
+        # `planes` are such as `softmrc.connection.validate` makes.
         if self._routes is None:
             return self._native.expect_peer(lane, [plane.native() for plane in planes]), (None, [])
         self.check_open()
@@ -379,7 +379,7 @@ class Device:
         """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
         peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`. Peers of its
         connections notice at once. Its groups leave first, as by their own `close`."""
-        for group in list(self._groups):
+        for group in list(self.groups):
             group.close()
         shutdown.linger(self._native)
         for region in list(self._regions):

@@ -82,7 +82,7 @@ class QueuePair:
         if isinstance(ev_profile, EvProfile) and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
             raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
         self._ev_profile = ev_profile if isinstance(ev_profile, EvProfile) else None
-        evs, control = device._profiles_of(self.lane)
+        evs, control = device.profiles_of(self.lane)
         attributes = InitAttributes(
             ev_profile=device.add_ev_profile(self.lane, ev_profile) if isinstance(ev_profile, EvProfile) else evs,
             cc_profile=device.add_cc_profile(self.lane, cc_profile) if isinstance(cc_profile, CcProfile) else control,

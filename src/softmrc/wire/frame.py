@@ -68,7 +68,7 @@ class Outer:
         set_field(self, "ecn", None if ecn is None else as_named("Outer.ecn", ecn, Ecn))
         set_field(self, "hop_limit", as_integer("Outer.hop_limit", hop_limit, 0, 255))
 
-    def _around(self, dscp: int, ecn: Ecn, next_header: int) -> Outer:
+    def around(self, dscp: int, ecn: Ecn, next_header: int) -> Outer:
         path = self.path
         if path.srh is not None and path.srh.next_header != next_header:
             path = Path(path.destination, replace(path.srh, next_header=next_header))
@@ -133,7 +133,7 @@ class Frame(Checked):
         for name in ("source_mac", "destination_mac"):
             object.__setattr__(self, name, _as_mac(f"Frame.{name}", getattr(self, name)))
         if self.outer is not None:
-            object.__setattr__(self, "outer", self.outer._around(self.dscp, self.ecn, 4 if self.route.is_v4 else 41))
+            object.__setattr__(self, "outer", self.outer.around(self.dscp, self.ecn, 4 if self.route.is_v4 else 41))
         if self.route.is_v4 and self.flow_label:
             raise ConfigError("Frame.flow_label", self.flow_label, "0, IPv4 has no flow label")
         if self.trimmed:
