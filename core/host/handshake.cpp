@@ -13,7 +13,7 @@ constexpr std::size_t largest_frame = 1 << 18;
 constexpr std::size_t longest_words = 200;
 
 // Kinds of frames.
-constexpr std::uint8_t a_hello = 'H', an_offer = 'O', is_ready = 'R', an_end = 'E';
+constexpr std::uint8_t frame_hello = 'H', frame_offer = 'O', frame_ready = 'R', frame_error = 'E';
 
 constexpr const char* listener_knows = "the listener knows the secret";
 constexpr const char* connector_offers = "the connector offers";
@@ -53,11 +53,11 @@ Handshake::Handshake(Role role, const std::string& secret, const Token& token, H
   hello.number(version);
   hello.number(static_cast<std::uint8_t>(has_secret_));
   hello.raw(own_nonce_);
-  send_frame(a_hello, hello.take());
+  send_frame(frame_hello, hello.take());
 }
 
 Bytes Handshake::error_frame(const std::string& words) {
-  return framed(an_end, bytes_of(words).first(std::min(words.size(), longest_words)));
+  return framed(frame_error, bytes_of(words).first(std::min(words.size(), longest_words)));
 }
 
 void Handshake::send_frame(std::uint8_t kind, std::span<const std::uint8_t> content) {
@@ -107,8 +107,8 @@ void Handshake::on_bytes(std::span<const std::uint8_t> bytes) {
 void Handshake::handle(std::span<const std::uint8_t> frame) {
   ByteReader in(frame);
   const std::uint8_t kind = in.number<std::uint8_t>();
-  if (kind == an_end) throw HostError("refused: " + shown(in.rest()));
-  constexpr std::uint8_t expected[] = {a_hello, an_offer, is_ready};
+  if (kind == frame_error) throw HostError("refused: " + shown(in.rest()));
+  constexpr std::uint8_t expected[] = {frame_hello, frame_offer, frame_ready};
   if (is_done_ || kind != expected[static_cast<std::size_t>(step_)])
     throw HostError("said something else than it should have");
   if (step_ == Step::hello) return on_hello(in);
@@ -135,7 +135,7 @@ void Handshake::on_hello(ByteReader& in) {
     const auto proof = in.raw(sizeof(Digest));
     in.end();
     check(listener_knows, {}, proof);
-    return send_authenticated(an_offer, connector_offers, delegate_.offer());
+    return send_authenticated(frame_offer, connector_offers, delegate_.offer());
   }
   in.end();
   ByteWriter hello;
@@ -143,7 +143,7 @@ void Handshake::on_hello(ByteReader& in) {
   hello.number(static_cast<std::uint8_t>(has_secret_));
   hello.raw(own_nonce_);
   hello.raw(authenticate(listener_knows, {}));
-  send_frame(a_hello, hello.take());
+  send_frame(frame_hello, hello.take());
 }
 
 void Handshake::on_offer(ByteReader& in) {
@@ -153,12 +153,12 @@ void Handshake::on_offer(ByteReader& in) {
   check(is_connector ? listener_offers : connector_offers, content, given);
   delegate_.accept(content);
   if (is_connector) {
-    send_authenticated(is_ready, connector_is_ready, {});
+    send_authenticated(frame_ready, connector_is_ready, {});
     is_done_ = true;
     return;
   }
   step_ = Step::ready;
-  send_authenticated(an_offer, listener_offers, delegate_.offer());
+  send_authenticated(frame_offer, listener_offers, delegate_.offer());
 }
 
 }  // namespace softmrc::host

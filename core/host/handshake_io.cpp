@@ -38,7 +38,7 @@ int new_socket(bool is_v4) { return socket(is_v4 ? AF_INET : AF_INET6, SOCK_STRE
 
 }  // namespace
 
-bool Row::lasts(std::chrono::milliseconds patience) {
+bool FailureStreak::lasts(std::chrono::milliseconds patience) {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_ > longest_lull) first_ = now;
   last_ = now;
@@ -131,7 +131,7 @@ void HandshakeListener::reject_for_now(const OnRejected& tell, const std::string
   const auto now = HandshakeIo::Clock::now();
   if (now - rejected_at_ < pause_between_words) return;
   rejected_at_ = now;
-  tell("whoever comes, for now: " + why);
+  tell("connections wait: " + why);
 }
 
 void HandshakeListener::admit(const OnRejected& tell) {
@@ -143,18 +143,18 @@ void HandshakeListener::admit(const OnRejected& tell) {
       const std::string why = std::string("cannot take a connection in: ") + std::strerror(error);
       if (is_ours) throw HostError(why);
       if (error == EINTR) return;
-      const bool is_nobody = error == EAGAIN || error == EWOULDBLOCK || error == ECONNABORTED || error == EPROTO;
-      if (is_nobody || !udp::is_transient(error)) without_accept_ = {};
+      const bool is_none_waiting = error == EAGAIN || error == EWOULDBLOCK || error == ECONNABORTED || error == EPROTO;
+      if (is_none_waiting || !udp::is_transient(error)) without_accept_ = {};
       else if (without_accept_.lasts(patience_) && pending_.empty()) throw udp::DeviceError(error, why);
-      if (!is_nobody) reject_for_now(tell, why);
+      if (!is_none_waiting) reject_for_now(tell, why);
       return;
     }
     without_accept_ = {};
     // Of the unauthenticated the oldest goes: it has had its time, and the newest may be the one that is expected.
     if (pending_.size() >= max_pending_handshakes) {
-      const auto stranger = std::ranges::find_if(pending_,
-                                                 [](const HandshakeIo& one) { return !one.is_authenticated(); });
-      pending_.erase(stranger == pending_.end() ? pending_.begin() : stranger);
+      const auto oldest = std::ranges::find_if(pending_,
+                                               [](const HandshakeIo& one) { return !one.is_authenticated(); });
+      pending_.erase(oldest == pending_.end() ? pending_.begin() : oldest);
     }
     try {
       pending_.emplace_back(std::move(socket), Handshake::Role::listener, secret_, token_, make_(),
@@ -168,25 +168,25 @@ void HandshakeListener::admit(const OnRejected& tell) {
 std::unique_ptr<HandshakeDelegate> HandshakeListener::poll(const OnRejected& tell) {
   admit(tell);
   for (auto at = pending_.begin(); at != pending_.end();) {
-    const auto visitor = at++;
+    const auto pending = at++;
     try {
-      if (visitor->advance()) {
-        std::unique_ptr<HandshakeDelegate> delegate = visitor->take_delegate();
-        pending_.erase(visitor);
+      if (pending->advance()) {
+        std::unique_ptr<HandshakeDelegate> delegate = pending->take_delegate();
+        pending_.erase(pending);
         without_means_ = {};
         return delegate;
       }
-      if (!visitor->is_late()) continue;
-      tell(visitor->name() + " did not finish the handshake in time");
+      if (!pending->is_late()) continue;
+      tell(pending->name() + " did not finish the handshake in time");
     } catch (const std::exception& why) {
       if (udp::is_transient(why) && !without_means_.lasts(patience_)) {  // without a word, so that it calls again
         reject_for_now(tell, why.what());
       } else {
-        visitor->end(why.what());
-        tell(visitor->name() + " " + why.what());
+        pending->end(why.what());
+        tell(pending->name() + " " + why.what());
       }
     }
-    pending_.erase(visitor);
+    pending_.erase(pending);
   }
   return nullptr;
 }
@@ -250,7 +250,7 @@ bool HandshakeConnector::is_connected() {
 }
 
 // In a handler: what was thrown goes on if it is no shortage, or one that has lasted too long. Else all begins again.
-void HandshakeConnector::bear(const std::exception& why) {
+void HandshakeConnector::retry_or_throw(const std::exception& why) {
   if (!udp::is_transient(why) || short_.lasts(patience_)) throw;
   io_.reset();
   socket_ = UniqueFd();
@@ -261,7 +261,7 @@ std::unique_ptr<HandshakeDelegate> HandshakeConnector::poll() {
   try {
     return advance();
   } catch (const std::exception& why) {
-    bear(why);
+    retry_or_throw(why);
     return nullptr;
   }
 }
@@ -278,12 +278,13 @@ std::unique_ptr<HandshakeDelegate> HandshakeConnector::advance() {
   }
   try {
     if (io_->advance()) return io_->take_delegate();
-    if (io_->is_late()) throw PeerClosed("has not looked at who calls");
+    if (io_->is_late()) throw PeerClosed("did not answer");
     return nullptr;
   } catch (const PeerClosed& why) {
-    // To be shut out is no answer if it goes on. Who said something, or does not look yet, may let it in later.
-    if (io_->has_heard() || io_->is_late()) shown_out_ = {};
-    else if (shown_out_.lasts(patience_)) throw HostError(io_->name() + " lets nobody in: " + why.what());
+    // A peer that only closes connections is given up in time. One that has sent something, or does not poll yet, may
+    // accept a later connection.
+    if (io_->has_heard() || io_->is_late()) closed_early_ = {};
+    else if (closed_early_.lasts(patience_)) throw HostError(io_->name() + " keeps closing connections: " + why.what());
     answered_at_ = asked_at_;
     io_.reset();
     next(why.what());  // it made room for others, perhaps

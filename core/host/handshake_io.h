@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds connect_timeout{60'000};
 constexpr std::size_t max_pending_handshakes = 64;
 
 // Failures that follow each other closely.
-class Row {
+class FailureStreak {
  public:
   // Counts one more; true if they have lasted for so long.
   bool lasts(std::chrono::milliseconds patience);
@@ -106,7 +106,8 @@ class HandshakeListener {
   std::uint16_t port_ = 0;
   std::list<HandshakeIo> pending_;
   std::chrono::milliseconds patience_;
-  Row without_accept_, without_means_;  // shortages in which accept fails; in which accepted ones make no progress
+  FailureStreak without_accept_,
+      without_means_;  // shortages in which accept fails; in which accepted ones make no progress
   HandshakeIo::Clock::time_point rejected_at_{};  // when a connector was last sent an error for that
 };
 
@@ -126,7 +127,7 @@ class HandshakeConnector {
 
  private:
   std::unique_ptr<HandshakeDelegate> advance();
-  void bear(const std::exception& why);
+  void retry_or_throw(const std::exception& why);
   void dial();
   bool is_connected();
   void next(const std::string& why);
@@ -147,7 +148,7 @@ class HandshakeConnector {
   HandshakeIo::Clock::time_point answered_at_ = HandshakeIo::Clock::now();  // by the TCP of any address
   HandshakeIo::Clock::time_point dialled_{};
   HandshakeIo::Clock::time_point rests_until_{};
-  Row short_, shown_out_;  // shortages here; connections that the peer closed before it had sent anything
+  FailureStreak short_, closed_early_;  // shortages here; connections that the peer closed before it had sent anything
 };
 
 }  // namespace softmrc::host

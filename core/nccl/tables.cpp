@@ -169,6 +169,7 @@ Result deregister_memory(void* comm, void* memory) {
 
 // Messages ---------------------------------------------------------------------------------------------------------
 
+// What NCCL calls isend and irecv.
 Result send_any(void* comm, void* data, std::size_t size, void** request) {
   *request = nullptr;
   if (size > max_message)

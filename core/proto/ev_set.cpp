@@ -251,6 +251,7 @@ void EvSet::count_usable() {
   }
 }
 
+// Withdraws a path: it is ASSUMED_BAD until probes on it are answered.
 // spec: ev-flap-damping
 void EvSet::demote(std::uint16_t ev) {
   Ev& e = evs_[ev];

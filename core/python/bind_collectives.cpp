@@ -149,18 +149,18 @@ void bind_collectives(nb::module_& m) {
       .def("__init__", &make, nb::keep_alive<1, 2>())
       .def("reserve", &reserve)
       .def("narrow", &Group::narrow, nb::call_guard<GilRelease>())
-      .def("agree",
+      .def("set_params",
            [](Group& g, std::pair<std::uint64_t, std::uint64_t> key, const proto::RtrAttributes& receiving,
               const proto::RtsAttributes& sending) { g.set_params({{key.first, key.second}, receiving, sending}); })
-      .def("know", &set_peer, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"),
-           nb::arg("paths").none(), nb::arg("denied"), nb::arg("is_neighbour"))
-      .def("meet",
-           [](Group& g, std::uint32_t channel, std::uint32_t peer, double patience_s) {
-    return g.meet(channel, peer, Duration{static_cast<std::int64_t>(patience_s * 1e12)});
-  }, nb::arg("strand"), nb::arg("peer"), nb::arg("patience_s") = 0.0, nb::call_guard<GilRelease>())
+      .def("set_peer", &set_peer, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"),
+           nb::arg("max_wimm"), nb::arg("paths").none(), nb::arg("denied"), nb::arg("is_neighbour"))
+      .def("connect_now",
+           [](Group& g, std::uint32_t channel, std::uint32_t peer, double timeout_s) {
+    return g.meet(channel, peer, Duration{static_cast<std::int64_t>(timeout_s * 1e12)});
+  }, nb::arg("channel"), nb::arg("peer"), nb::arg("timeout_s") = 0.0, nb::call_guard<GilRelease>())
       .def("domain", &Group::domain)
       .def("pairs", &Group::pairs, nb::call_guard<GilRelease>())
-      .def_prop_ro("strands", &Group::channels)
+      .def_prop_ro("channels", &Group::channels)
       .def("start", &Group::start, nb::arg("unit"), nb::arg("side_by_side") = 1)
       .def("stop", &Group::stop, nb::call_guard<GilRelease>())
       .def("force", [](Group& g, const std::optional<std::string>& name) { g.force(algorithm_of(name)); },

@@ -414,7 +414,7 @@ void bind_engine_calls(Class& c) {
 }
 
 // What the environment asks for; empty where it asks for none.
-std::string set_weather(Device& device) {
+std::string inject_env_faults(Device& device) {
   const std::string said = host::read_faults(host::of_process);
   raise_if(host::check_faults(said, device.planes()));
   if (!said.empty()) host::set_faults(device, said);
@@ -441,7 +441,7 @@ nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mt
 
 void bind_device(nb::module_& m) {
   bind_planes(m);
-  m.def("set_weather", &set_weather);
+  m.def("inject_env_faults", &inject_env_faults);
   m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"),
         nb::arg("speeds_bps"));
   nb::enum_<PeerState>(m, "PeerState")

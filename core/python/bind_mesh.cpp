@@ -51,8 +51,8 @@ Way checked(Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint3
 }  // namespace
 
 void bind_mesh(nb::module_& m) {
-  nb::class_<MeshFaults> weather(m, "Weather");
-  weather.def_rw("loss", &MeshFaults::loss)
+  nb::class_<MeshFaults> faults(m, "MeshFaults");
+  faults.def_rw("loss", &MeshFaults::loss)
       .def_rw("duplicate", &MeshFaults::duplicate)
       .def_rw("reorder", &MeshFaults::reorder)
       .def_rw("corrupt", &MeshFaults::corrupt)
@@ -63,9 +63,9 @@ void bind_mesh(nb::module_& m) {
       .def_rw("neck_bytes", &MeshFaults::neck_bytes)
       .def_rw("black_hole", &MeshFaults::black_hole)
       .def_rw("spares_control", &MeshFaults::spares_control);
-  def_us(weather, "reorder_delay_us", &MeshFaults::reorder_delay);
-  def_us(weather, "delay_us", &MeshFaults::delay);
-  def_us(weather, "path_jitter_us", &MeshFaults::path_jitter);
+  def_us(faults, "reorder_delay_us", &MeshFaults::reorder_delay);
+  def_us(faults, "delay_us", &MeshFaults::delay);
+  def_us(faults, "path_jitter_us", &MeshFaults::path_jitter);
 
   nb::class_<MeshConfig> config(m, "MeshConfig");
   config.def(nb::init<>())
@@ -103,7 +103,7 @@ void bind_mesh(nb::module_& m) {
     return mesh.side(checked("side", side, mesh.sides()));
   }, nb::rv_policy::reference_internal)
       .def_prop_ro("now_ps", [](const Mesh& mesh) { return mesh.now().ps; })
-      .def("weather",
+      .def("faults",
            [](Mesh& mesh, std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) -> MeshFaults& {
     const Way way = checked(mesh, sender, receiver, port);
     return mesh.faults(way.sender, way.receiver, way.port);

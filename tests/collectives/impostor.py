@@ -31,7 +31,7 @@ RING_BYTES = 256 * 1024
 class Impostor:
     """Takes the native group's place at the meeting, of two, as rank 1."""
 
-    strands = 1
+    channels = 1
 
     def __init__(self, device: Device) -> None:
         self._python, self._device = device, device._native
@@ -89,7 +89,7 @@ class Impostor:
     def start(self, unit: int, side_by_side: int) -> None:
         pass
 
-    def meet(self, strand: int, peer: int, patience_s: float) -> bool:
+    def meet(self, channel: int, peer: int, patience_s: float) -> bool:
         return False
 
     def domain(self, peer: int) -> int:

@@ -228,7 +228,7 @@ def test_a_rank_cannot_make_another_meet_a_third() -> None:
     with ranks(6, lanes=1) as three:
         victim, liar = three.groups[:2]
         _, _, said = three.store.get("softmrc/group/says/0").partition(b" ")
-        first, stride = json.loads(said)["offer"]["strands"][0]["pairs"]
+        first, stride = json.loads(said)["offer"]["channels"][0]["pairs"]
         device = liar.device
         memory = device.register(bytearray(64))
         pair = device.create_qp(device.create_cq())

@@ -63,7 +63,7 @@ def test_planes_are_looked_at_by_all_or_by_none(tmp_path: Path) -> None:
     looking = [None, "drop=0.001", None, None]
 
     def prepare(rank: int, device: Device) -> None:
-        device.weather = looking[rank]
+        device.env_faults = looking[rank]
 
     assert joined(tmp_path / "fair", NOBODY) == NOBODY
     assert joined(tmp_path / "one has weather", AROUND, prepare) == AROUND
@@ -97,11 +97,11 @@ def test_what_cannot_be_reached_may_be_of_an_earlier_run(tmp_path: Path, monkeyp
         store.set("softmrc/group/says/1", f"{'0' * 16} {json.dumps(greeting)}".encode())
         know = GroupJoin._know
 
-        def knowing(self: GroupJoin, native: Any, peer: int, its: dict[str, Any], strands: Any) -> list[int]:
+        def knowing(self: GroupJoin, native: Any, peer: int, its: dict[str, Any], channels: Any) -> list[int]:
             if its["mpr"] == 99:
                 has_failed.set()
                 raise ConfigError("mpr", 99, "what goes with the rest")
-            return know(self, native, peer, its, strands)
+            return know(self, native, peer, its, channels)
 
         monkeypatch.setattr(GroupJoin, "_know", knowing)
         first = pool.submit(live, 0)

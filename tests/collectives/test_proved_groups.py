@@ -221,4 +221,4 @@ def test_who_claims_to_be_on_this_host_has_to_prove_it(tmp_path: Path, monkeypat
     first, second = outcomes(lambda: Group.join(store, 0, 2, timeout_s=20.0), impostor)
     assert isinstance(first, CollectiveError) and "rank 1 is refused" in str(first), first
     assert isinstance(second, CollectiveError), second
-    assert b'"strands"' not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b'"channels"' not in b"".join(path.read_bytes() for path in tmp_path.iterdir())

@@ -12,7 +12,7 @@ from softmrc.collectives import Group, ReduceOp
 from softmrc.errors import ConfigError
 
 SMALL = [0, 1, 3, 1003]  # by messages
-LARGE = 270_001  # by the ring, over several strands where there are any, in a length that no number of ranks divides
+LARGE = 270_001  # by the ring, over several channels where there are any, in a length that no number of ranks divides
 BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 

@@ -180,7 +180,7 @@ def test_what_the_store_holds_makes_no_keys(monkeypatch: pytest.MonkeyPatch, tmp
     assert all(isinstance(one, Group) for one in outcomes([{"seal": "on"}] * 2, stores=stores))
     keys = {line.split()[2] for line in keylog.read_text().splitlines()}
     held = b" ".join(value for store in stores for value in store.said.values())
-    assert b"share" in held and len(keys) >= 4, "two queue pairs on each strand, a key for each direction"
+    assert b"share" in held and len(keys) >= 4, "two queue pairs on each channel, a key for each direction"
     assert b"what all ranks know" not in held and not any(key.encode() in held for key in keys)
 
 
@@ -212,7 +212,7 @@ def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
         assert eventually(lambda: sorted(victim.pairs) == [1, 5])
         told = [bytes.fromhex(path.stem).decode() for path in six.store.path.iterdir() if not path.suffix]
         (key,) = [one for one in told if one.startswith("softmrc/group/places/") and one.endswith("/0")]
-        first, stride = json.loads(six.store.get(key).partition(b" +")[2])["strands"][0]["pairs"]
+        first, stride = json.loads(six.store.get(key).partition(b" +")[2])["channels"][0]["pairs"]
         device = liar.device
         pair = device.create_qp(device.create_cq())
         pair.init()

@@ -349,7 +349,7 @@ def test_who_calls_gives_up_where_it_is_always_hung_up_on() -> None:
                 hung_up += 1
 
         call = parts.FaceCall(server.getsockname()[1], "s", TOKEN, "the connector", 0.3)
-        assert "lets nobody in" in refusal_of(call, hang_up)
+        assert "keeps closing connections" in refusal_of(call, hang_up)
         assert hung_up > 1
 
 

@@ -172,7 +172,7 @@ FIELDS = (
     *((field,) for field in ("version", "rank", "byteorder", "size", "network", "cores", "lanes")),
     *((field,) for field in ("is_guess", "is_sure", "offer")),
     *(("offer", field) for field in ("icrc", "mtu", "max_wimm", "mpr")),
-    ("offer", "strands"), ("offer", "strands", 0), *(("offer", "strands", 0, *path) for path in (
+    ("offer", "channels"), ("offer", "channels", 0), *(("offer", "channels", 0, *path) for path in (
         ("planes",), ("planes", 0), ("planes", 0, "address"), ("planes", 0, "port"), ("planes", 0, "source_ports"),
         ("planes", 0, "source_ports", 0), ("pairs",), ("pairs", 0), ("pairs", 1), ("rings",),
     )),
@@ -237,21 +237,21 @@ OFFERS: dict[str, Damage] = {
     "nothing": cut(17),
     "another number of ranks": changed(("size",), 4),
     "another rank": changed(("rank",), 2),
-    "a plane too many": changed(("offer", "strands", 0, "planes"), lambda planes: planes * 2),
-    "a plane of IPv6": changed(("offer", "strands", 0, "planes", 0, "address"), "::1"),
-    "a plane that is many": changed(("offer", "strands", 0, "planes", 0, "address"), "224.0.0.1"),
-    "an address with a zone": changed(("offer", "strands", 0, "planes", 0, "address"), "127.0.0.1%lo"),
-    "port 0": changed(("offer", "strands", 0, "planes", 0, "port"), 0),
-    "too many ports": changed(("offer", "strands", 0, "planes", 0, "source_ports"), list(range(1, 5000))),
-    "a strand too many": changed(
+    "a plane too many": changed(("offer", "channels", 0, "planes"), lambda planes: planes * 2),
+    "a plane of IPv6": changed(("offer", "channels", 0, "planes", 0, "address"), "::1"),
+    "a plane that is many": changed(("offer", "channels", 0, "planes", 0, "address"), "224.0.0.1"),
+    "an address with a zone": changed(("offer", "channels", 0, "planes", 0, "address"), "127.0.0.1%lo"),
+    "port 0": changed(("offer", "channels", 0, "planes", 0, "port"), 0),
+    "too many ports": changed(("offer", "channels", 0, "planes", 0, "source_ports"), list(range(1, 5000))),
+    "a channel too many": changed(
         (
             "offer",
-            "strands",
+            "channels",
         ),
-        lambda strands: strands * 2,
+        lambda channels: channels * 2,
     ),
-    "numbers that end too high": changed(("offer", "strands", 0, "pairs"), [(1 << 24) - 3, 1]),
-    "keys that end too high": changed(("offer", "strands", 0, "rings"), (1 << 32) - 2),
+    "numbers that end too high": changed(("offer", "channels", 0, "pairs"), [(1 << 24) - 3, 1]),
+    "keys that end too high": changed(("offer", "channels", 0, "rings"), (1 << 32) - 2),
 }
 
 
@@ -272,10 +272,10 @@ def test_a_rank_with_the_addresses_of_another(tmp_path: Path, victim: int) -> No
             is_whole = set(file.stem) <= set(string.hexdigits)  # or still being written, under another name
             key = bytes.fromhex(file.stem).decode() if is_whole else ""
             if fnmatch.fnmatch(key, f"softmrc/group/says/{victim}"):
-                return json.loads(file.read_text()[17:])["offer"]["strands"][0]["planes"]
+                return json.loads(file.read_text()[17:])["offer"]["channels"][0]["planes"]
         raise AssertionError(f"rank {victim} has said nothing")
 
-    found = joined(tmp_path, changed(("offer", "strands", 0, "planes"), elsewhere))
+    found = joined(tmp_path, changed(("offer", "channels", 0, "planes"), elsewhere))
     for rank in (0, 2):
         check(found[rank], "rank 1", f"rank {victim}", "127.0.0.1 port", "softmrc/group/says/")
 
@@ -332,7 +332,7 @@ def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 3, "strands": 7}'])
+@pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 3, "channels": 7}'])
 def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
     import torch.distributed as dist
 

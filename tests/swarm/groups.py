@@ -149,13 +149,13 @@ class GroupRun:
     def _do_weather(self, ways: list[tuple[int, int]], plane: int, knobs: dict[str, float]) -> None:
         for sender, receiver in ways:
             for one in range(self.plan.planes) if plane < 0 else (plane,):
-                weather = self.mesh.weather(sender, receiver, one)
+                weather = self.mesh.faults(sender, receiver, one)
                 for name, value in knobs.items():
                     setattr(weather, name, bool(value) if name == "spares_control" else float(value))
 
     def _do_plane(self, ways: list[tuple[int, int]], plane: int, is_up: bool, is_seen: bool) -> None:
         for sender, receiver in ways:
-            self.mesh.weather(sender, receiver, plane).black_hole = not is_up
+            self.mesh.faults(sender, receiver, plane).black_hole = not is_up
         # A cable that is out is out to all, and its host sees that.
         around = Counter(rank for way in ways for rank in way)
         for rank, count in around.items():

@@ -13,7 +13,7 @@ from typing import Any, Self
 from softmrc._support.fork import disown_in_child
 from softmrc.collectives.block import Block, CollectiveKind, DType, ReduceOp, as_block, as_parts
 from softmrc.collectives.inflight import InflightOps, MemoryClaim, NativeOp
-from softmrc.collectives.rank_info import MAX_STRANDS
+from softmrc.collectives.rank_info import MAX_CHANNELS
 from softmrc.collectives.recorder import recorder_of
 from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs, excuse_to_others
 from softmrc.collectives.store_rendezvous import StoreRendezvous
@@ -52,7 +52,7 @@ class Group:
         self._meeting = meeting
         self._closed = True  # until it is open
         self._native = meeting.meet(callback_thread().notifier)
-        self.lanes: int = self._native.strands  # over which large operations are spread
+        self.lanes: int = self._native.channels  # over which large operations are spread
         disown_in_child(self, f"rank {self.rank} of the group")
         self._explanations: dict[str, str] = {}  # of what ended the group
         self._closed = False
@@ -85,8 +85,8 @@ class Group:
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
         _positive("timeout_s", timeout_s)
-        if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MAX_STRANDS:
-            raise ConfigError("lanes", lanes, f"1 to {MAX_STRANDS}, or None: by processors and ranks")
+        if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MAX_CHANNELS:
+            raise ConfigError("lanes", lanes, f"1 to {MAX_CHANNELS}, or None: by processors and ranks")
         table = StoreRendezvous(store, name, rank, size, timeout_s, secret_of(None))
         config = device_config or DeviceConfig()
         try:
@@ -96,7 +96,7 @@ class Group:
             raise
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
-            meeting = GroupJoin(table, rank, size, made, timeout_s, min(lanes or MAX_STRANDS, made.lanes), is_firm)
+            meeting = GroupJoin(table, rank, size, made, timeout_s, min(lanes or MAX_CHANNELS, made.lanes), is_firm)
             return cls(meeting, timeout_s, owns_device)
         except BaseException:
             if owns_device:
@@ -278,7 +278,7 @@ class Group:
 
     @property
     def pairs(self) -> dict[int, tuple[PeerQueuePairs, ...]]:
-        """The queue pairs to every peer that this rank has spoken with, by strand."""
+        """The queue pairs to every peer that this rank has spoken with, by channel."""
         found = ((peer, self._meeting.pairs_of(self._native, peer)) for peer in range(self.size) if peer != self.rank)
         return {peer: pairs for peer, pairs in found if pairs}
 

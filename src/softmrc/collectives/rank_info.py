@@ -32,8 +32,8 @@ LIMITS = {
 }
 QPNS = bounds(RtrAttributes, "dest_qpn")
 MAX_CORES = 1 << 20
-MAX_STRANDS = 64
-MOST = {"network": 1 << 64, "cores": MAX_CORES, "lanes": MAX_STRANDS}
+MAX_CHANNELS = 64
+MOST = {"network": 1 << 64, "cores": MAX_CORES, "lanes": MAX_CHANNELS}
 
 
 @cache
@@ -51,8 +51,8 @@ class RankInfo:
 
     host: str
     network: int
-    cores: int  # that it shares with ranks of its host; 0: it says how many strands it has
-    lanes: int  # the most strands it has; 0: it does not know yet
+    cores: int  # that it shares with ranks of its host; 0: it says how many channels it has
+    lanes: int  # the most channels it has; 0: it does not know yet
     is_guess: bool = False  # what it offers holds if all ranks are on one host
     is_sure: bool = (
         False  # whoever is on its host reaches it there: there is no cable, and nothing is broken on purpose
@@ -109,7 +109,7 @@ def _alike(rank: int, size: int) -> Offer:
 
 @dataclass(frozen=True)
 class ChannelInfo:
-    """Where one strand of a rank is, and what it keeps there for every other rank, in the order of ranks."""
+    """Where one channel of a rank is, and what it keeps there for every other rank, in the order of ranks."""
 
     planes: tuple[PeerPlane, ...]
     first_qpn: int  # two queue pairs for each
@@ -148,24 +148,24 @@ def check(offer: Offer) -> None:
         raise ProtocolError("memory", offer.get("memory"), "a name")
 
 
-def strands_told(offer: Offer, size: int) -> list[ChannelInfo]:
-    """Where each of a rank's strands is in a group of this size, if every field is what it should be."""
-    listed = enumerate(validate.a_list("strands", offer.get("strands"), 1, MAX_STRANDS))
-    found = [_strand(f"strands[{number}]", strand, size) for number, strand in listed]
-    ends = [end for strand in found for end in validate.socket_addresses(strand.planes)] if len(found) > 1 else []
+def parse_channels(offer: Offer, size: int) -> list[ChannelInfo]:
+    """Where each of a rank's channels is in a group of this size, if every field is what it should be."""
+    listed = enumerate(validate.a_list("channels", offer.get("channels"), 1, MAX_CHANNELS))
+    found = [_channel(f"channels[{number}]", channel, size) for number, channel in listed]
+    ends = [end for channel in found for end in validate.socket_addresses(channel.planes)] if len(found) > 1 else []
     if len(set(ends)) < len(ends):
-        raise ProtocolError("strands", offer["strands"], "each address and port once")
+        raise ProtocolError("channels", offer["channels"], "each address and port once")
     return found
 
 
-def _strand(name: str, strand: object, size: int) -> ChannelInfo:
-    if not isinstance(strand, dict):
-        raise ProtocolError(name, strand, "planes, and what it keeps there for every peer")
-    planes = validate.planes(strand.get("planes"))
-    first, stride = validate.a_list(f"{name}.pairs", strand.get("pairs"), 2, 2)
-    validate.whole(f"{name}.pairs[1]", stride, 1, MAX_STRANDS)
+def _channel(name: str, channel: object, size: int) -> ChannelInfo:
+    if not isinstance(channel, dict):
+        raise ProtocolError(name, channel, "planes, and what it keeps there for every peer")
+    planes = validate.planes(channel.get("planes"))
+    first, stride = validate.a_list(f"{name}.pairs", channel.get("pairs"), 2, 2)
+    validate.whole(f"{name}.pairs[1]", stride, 1, MAX_CHANNELS)
     validate.whole(f"{name}.pairs[0]", first, QPNS[0], QPNS[1] - stride * (2 * size - 1))
-    rings = validate.whole(f"{name}.rings", strand.get("rings"), 0, (1 << 32) - size)
+    rings = validate.whole(f"{name}.rings", channel.get("rings"), 0, (1 << 32) - size)
     return ChannelInfo(planes, first, stride, rings)
 
 
@@ -185,10 +185,10 @@ def are_sure(greetings: Sequence[RankInfo]) -> bool:
     return are_together(greetings) and all(one.is_sure for one in greetings)
 
 
-def strands_of(greetings: Sequence[RankInfo]) -> int:
+def channels_of(greetings: Sequence[RankInfo]) -> int:
     """How many a group of these ranks has at most: as many as the one with the fewest. A rank that says how many
     processors it has shares them with the other ranks of its host."""
     here = Counter(one.host for one in greetings)
     most = [one.lanes for one in greetings if one.lanes]
     most += [max(1, one.cores // here[one.host]) for one in greetings if one.cores]
-    return min(most, default=MAX_STRANDS)
+    return min(most, default=MAX_CHANNELS)

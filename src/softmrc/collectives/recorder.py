@@ -74,7 +74,7 @@ class RankRecorder:
         if met != self._met:
             self._met, found = met, self._group.pairs
             known = [
-                (p, pair) for p, strands in found.items() for both in strands for pair in (both.bulk, both.messages)
+                (p, pair) for p, channels in found.items() for both in channels for pair in (both.bulk, both.messages)
             ]
             self._known = known[:MAX_PAIRS]
         return self._known

@@ -32,11 +32,11 @@ from softmrc.collectives.rank_info import (
     RankInfo,
     are_sure,
     are_together,
+    channels_of,
     check,
     is_final,
+    parse_channels,
     read,
-    strands_of,
-    strands_told,
 )
 from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.collectives.work import CollectiveError, suppress_errors
@@ -62,7 +62,7 @@ Found = dict[int, tuple[Offer, list[ChannelInfo]]]  # by rank, how the others ar
 
 @dataclass
 class PeerQueuePairs:
-    """The two queue pairs to one peer, on one strand."""
+    """The two queue pairs to one peer, on one channel."""
 
     messages: QueuePair
     bulk: QueuePair
@@ -87,7 +87,7 @@ def _in_words(key: str, value: Any) -> str:
 
 
 def cores_to_share(is_firm: bool) -> int:
-    """What a rank greets with: 0 where it says itself how many strands it has."""
+    """What a rank greets with: 0 where it says itself how many channels it has."""
     return 0 if is_firm else max(1, int(cores()))
 
 
@@ -114,7 +114,7 @@ class GroupJoin:
         is_firm: bool,
         is_guess: bool = False,
     ) -> None:
-        """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
+        """With so many channels at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
         share this host want the same processors. They may have greeted each other at this table already. Where the
         device `is_guess`, it is for the case that all of them are on this host."""
         self.name = table.name
@@ -132,7 +132,7 @@ class GroupJoin:
         self._side_by_side = 1
         self._is_sure = False  # that all ranks reach each other
         self._seen_until = 0.0
-        self.lanes: list[int] = []  # of the device, by strand
+        self.lanes: list[int] = []  # of the device, by channel
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
         self._told: dict[int, PeerEncryption | None] = {}  # by rank: its share of the keys
@@ -165,17 +165,17 @@ class GroupJoin:
         return self._share is None and self.device.config.seal == "auto" and not self.device.stays_here
 
     def _make(self, port: Any) -> Any:
-        """With as many strands as this rank may have; others may have fewer."""
+        """With as many channels as this rank may have; others may have fewer."""
         first = self.device.native.emptiest_lane()
-        self.lanes = [(first + k) % self.device.lanes for k in range(self._likely_strands())]
+        self.lanes = [(first + k) % self.device.lanes for k in range(self._likely_channels())]
         homes = [(lane, *self.device.profiles_of(lane)) for lane in self.lanes]
         number, seed = self.cq.number, secrets.randbits(63)
         return _core.CollectiveGroup(self.device.native, homes, self.rank, self.size, number, seed, port)
 
-    def _likely_strands(self) -> int:
+    def _likely_channels(self) -> int:
         """By what the others said; before they are heard, by the ranks that are on this host in all likelihood."""
         if self.table.said:
-            return min(self._most_lanes, strands_of(RankInfo.from_wire(self.table.said, self.table)))
+            return min(self._most_lanes, channels_of(RankInfo.from_wire(self.table.said, self.table)))
         here = processes_here(unless_said=self.size if self.device.stays_here else 1)
         return max(1, min(self._most_lanes, self._cores // here if self._cores else self._most_lanes))
 
@@ -186,7 +186,7 @@ class GroupJoin:
             # An old record can be put back, MAC and all: with a secret, offers are for those who agreed.
             offer = self._offer(mine) if self._secret is None else None
             lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
-            is_sure = self.device.stays_here and not self.device.weather and self._share is None
+            is_sure = self.device.stays_here and not self.device.env_faults and self._share is None
             greeting = RankInfo.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
             self.table.hear(greeting.to_wire(self.rank, self.size))
         while not self._has_joined(native, mine):
@@ -205,8 +205,8 @@ class GroupJoin:
         try:
             greetings = RankInfo.from_wire(table.said, table)
             found = self._found(mine, greetings) if is_final(greetings) else None
-            strands = min(len(mine), strands_of(greetings))
-            is_even = found is not None and all(len(its) == strands == len(mine) for _, its in found.values())
+            channels = min(len(mine), channels_of(greetings))
+            is_even = found is not None and all(len(its) == channels == len(mine) for _, its in found.values())
             if found is not None and is_even:
                 self._learn(native, mine, found)
         except CollectiveError:
@@ -216,7 +216,7 @@ class GroupJoin:
         if not is_even:
             if not table.is_confirmed and not table.confirm():
                 return False
-            self._agree(native, mine, greetings, found, strands)
+            self._agree(native, mine, greetings, found, channels)
         self._is_sure = are_sure(greetings)
         self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
         self._start(native)
@@ -249,31 +249,31 @@ class GroupJoin:
     def _found(self, mine: list[ChannelInfo], greetings: list[RankInfo]) -> Found:
         """How each of the others is reached, as it said in its greeting."""
         found = {peer: self._parsed(peer, greetings[peer].offer or {}) for peer in self._others()}
-        self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
+        self._check_places({self.rank: mine, **{peer: channels for peer, (_, channels) in found.items()}})
         return found
 
     def _agree(
-        self, native: Any, mine: list[ChannelInfo], greetings: list[RankInfo], found: Found | None, strands: int
+        self, native: Any, mine: list[ChannelInfo], greetings: list[RankInfo], found: Found | None, channels: int
     ) -> None:
-        """With those who have confirmed what they said, on so many strands or fewer, and on how they are reached."""
+        """With those who have confirmed what they said, on so many channels or fewer, and on how they are reached."""
         if found is None:
             if self._is_guess and not are_together(greetings):
                 raise NotLocal
-            self._narrow(native, mine, strands)
+            self._narrow(native, mine, channels)
             found = self._exchange(mine)
-        self._narrow(native, mine, min(strands, *(len(its) for _, its in found.values())))
+        self._narrow(native, mine, min(channels, *(len(its) for _, its in found.values())))
         self._learn(native, mine, found)
 
-    def _narrow(self, native: Any, mine: list[ChannelInfo], strands: int) -> None:
-        if strands < len(mine):
-            native.narrow(strands)
-            del mine[strands:], self.lanes[strands:]
+    def _narrow(self, native: Any, mine: list[ChannelInfo], channels: int) -> None:
+        if channels < len(mine):
+            native.narrow(channels)
+            del mine[channels:], self.lanes[channels:]
 
     def _start(self, native: Any) -> None:
         native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
 
     def pairs_of(self, native: Any, peer: int) -> tuple[PeerQueuePairs, ...]:
-        """The queue pairs to a peer, on the strands where something was said."""
+        """The queue pairs to a peer, on the channels where something was said."""
         domain = ProtectionDomain(self.device, native.domain(peer))
         return tuple(
             PeerQueuePairs(*(QueuePair(self.device, qpn, self.cq, self.cq, domain) for qpn in both))
@@ -285,7 +285,7 @@ class GroupJoin:
         that every plane of everybody is seen and nobody waits for all."""
         peer = (self.rank + 1) % self.size
         path_check.warn_of_links(self.device)
-        if native.meet(0, peer, path_check.GRACE_S):
+        if native.connect_now(0, peer, path_check.GRACE_S):
             return
         pairs = self.pairs_of(native, peer)
         if not pairs:
@@ -334,7 +334,7 @@ class GroupJoin:
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
 
-    def _offer(self, strands: list[ChannelInfo]) -> Offer:
+    def _offer(self, channels: list[ChannelInfo]) -> Offer:
         device = self.device
         return {
             "memory": self._memory,
@@ -344,7 +344,7 @@ class GroupJoin:
             "seal": self._share and self._share.to_wire(),
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
-            "strands": [strand.to_wire() for strand in strands],
+            "channels": [channel.to_wire() for channel in channels],
         }
 
     def _where(self, peer: int) -> str:
@@ -359,11 +359,11 @@ class GroupJoin:
             if self._share is not None and self._told[peer] is None:
                 raise ProtocolError("seal", offer.get("seal"), "its share of the keys")
             check(offer)
-            strands = strands_told(offer, self.size)
+            channels = parse_channels(offer, self.size)
         except ProtocolError as error:
             raise self._makes_no_sense(peer, error) from None
-        self._compare_planes(peer, strands, where)
-        return offer, strands
+        self._compare_planes(peer, channels, where)
+        return offer, channels
 
     def _makes_no_sense(self, peer: int, error: ProtocolError) -> CollectiveError:
         return CollectiveError(f"rank {peer}: {self._where(peer)} makes no sense: {error}")
@@ -372,7 +372,7 @@ class GroupJoin:
         """How each of the others is reached, of ranks that have agreed."""
         told = self.table.tell(json.dumps(self._offer(mine)))
         found = {peer: self._parsed(peer, self._read(peer, told[peer])) for peer in self._others()}
-        self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
+        self._check_places({self.rank: mine, **{peer: channels for peer, (_, channels) in found.items()}})
         return found
 
     def _read(self, peer: int, text: str) -> Offer:
@@ -389,15 +389,15 @@ class GroupJoin:
 
     def _learn(self, native: Any, mine: list[ChannelInfo], found: Found) -> None:
         """Where everybody is, and what it keeps for us."""
-        self._places = {peer: strands for peer, (_, strands) in found.items()}
+        self._places = {peer: channels for peer, (_, channels) in found.items()}
         memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}
         self._side_by_side = shm.share_memory_pairs([memories[rank] for rank in range(self.size)])
         self.mtu = whole_payload(
             min(self.device.payload(self._share is not None), *(offer["mtu"] for offer, _ in found.values()))
         )
         self._set_terms(native)
-        for peer, (offer, strands) in found.items():
-            its = strands[: len(mine)]
+        for peer, (offer, channels) in found.items():
+            its = channels[: len(mine)]
             try:
                 at = self._know(native, peer, offer, its)
                 self._seal(peer, at, mine, its)
@@ -411,12 +411,12 @@ class GroupJoin:
         config = self.device.config
         key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
         receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
-        native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
+        native.set_params(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
 
-    def _compare_planes(self, peer: int, strands: list[ChannelInfo], where: str) -> None:
+    def _compare_planes(self, peer: int, channels: list[ChannelInfo], where: str) -> None:
         mine = [plane.address.version for plane in self.device.local_planes]
-        for strand in strands:
-            its = [plane.address.version for plane in strand.planes]
+        for channel in channels:
+            its = [plane.address.version for plane in channel.planes]
             if its != mine:
                 self._compare(peer, {"number of planes": len(its)}, {"number of planes": len(mine)}, where)
                 self._compare(peer, {"planes of IP": its}, {"planes of IP": mine}, where)
@@ -424,25 +424,25 @@ class GroupJoin:
     def _check_places(self, found: dict[int, list[ChannelInfo]]) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
         taken: dict[tuple[bytes, int], int] = {}
-        for peer, strands in found.items():
-            for address, port in [at for strand in strands for at in socket_addresses(strand.planes)]:
+        for peer, channels in found.items():
+            for address, port in [at for channel in channels for at in socket_addresses(channel.planes)]:
                 if (other := taken.setdefault((address, port), peer)) != peer:
                     raise CollectiveError(
                         f"rank {peer} is said to be at {ipaddress.ip_address(address)} port {port}, "
                         f"where rank {other} is ({self._where(peer)})"
                     )
 
-    def _know(self, native: Any, peer: int, offer: Offer, strands: list[ChannelInfo]) -> list[int]:
+    def _know(self, native: Any, peer: int, offer: Offer, channels: list[ChannelInfo]) -> list[int]:
         """By which numbers the lanes know its places."""
         device, config = self.device, self.device.config
-        expected = [device.expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
+        expected = [device.expect_peer(lane, one.planes) for lane, one in zip(self.lanes, channels, strict=True)]
         at = [place for place, _ in expected]
         self._expected += zip(self.lanes, at, strict=True)
-        paths, denied = expected[0][1]  # they lead to addresses, which are the same on all strands
+        paths, denied = expected[0][1]  # they lead to addresses, which are the same on all channels
         mpr, max_wimm = min(config.mpr, offer["mpr"]), min(config.max_wimm, offer["max_wimm"])
-        kept = [one.kept for one in strands]
+        kept = [one.kept for one in channels]
         is_neighbour = self._memory != "" and offer["memory"] == self._memory
-        native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied, is_neighbour)
+        native.set_peer(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied, is_neighbour)
         return at
 
     def _seal(self, peer: int, at: list[int], mine: list[ChannelInfo], its: list[ChannelInfo]) -> None:

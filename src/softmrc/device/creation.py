@@ -70,7 +70,7 @@ def open_device(config: DeviceConfig, planes: Sequence[LocalPlane], mtu: int, wh
     except DeviceError as error:
         sockets = lanes * len(planes) * config.sockets_per_plane
         raise DeviceError(error.errno, f"{error.strerror}{_remedy(error, sockets, why)}") from None
-    faults = _core.set_weather(native)
+    faults = _core.inject_env_faults(native)
     if faults:
         warn_of_faults(faults)
     try:

@@ -83,7 +83,7 @@ class Device:
         self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
         if self.config.port:
             shutdown.release_port(self.config.port)
-        self._native, self.weather, self.control = open_device(self.config, self.local_planes, self.mtu, why)
+        self._native, self.env_faults, self.control = open_device(self.config, self.local_planes, self.mtu, why)
         self._events_ready = Readiness()
         disown_in_child(self, "the device")
         shutdown.track_device(self)

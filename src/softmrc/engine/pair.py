@@ -154,7 +154,7 @@ class Pair:
 
     def faults(self, sender: int, plane: int) -> Any:
         """What this direction of this plane does to packets; set its attributes at any time."""
-        return self._native.weather(sender, 1 - sender, plane)
+        return self._native.faults(sender, 1 - sender, plane)
 
     def set_faults(self, **knobs: float | bool) -> None:
         """The same faults on every plane, both ways."""

@@ -9,7 +9,7 @@ from typing import Any
 from softmrc._support.threads import fork_safe_lock
 from softmrc.collectives import Group
 from softmrc.collectives.group import made_for
-from softmrc.collectives.rank_info import MAX_STRANDS, RankInfo
+from softmrc.collectives.rank_info import MAX_CHANNELS, RankInfo
 from softmrc.collectives.rendezvous import GroupJoin, NotLocal, cores_to_share, excuse_to_others
 from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.config import interfaces
@@ -68,9 +68,9 @@ class Membership:
         self._key = (os.getpid(), planes, config)
         device = _take(self._key, self._wanted.routes, self._size, why)
         try:
-            strands = min(lanes or MAX_STRANDS, device.lanes)
+            channels = min(lanes or MAX_CHANNELS, device.lanes)
             meeting = GroupJoin(
-                table, self._rank, self._size, device, self._timeout_s, strands, bool(lanes), is_guess=is_guess
+                table, self._rank, self._size, device, self._timeout_s, channels, bool(lanes), is_guess=is_guess
             )
             return Group(meeting, self._timeout_s, owns_device=False)
         except BaseException:

@@ -20,12 +20,12 @@ from collectives.test_failures import IMPATIENT
 from collectives.test_reduce import ops_of
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
-from softmrc.collectives.rank_info import RankInfo, strands_of
+from softmrc.collectives.rank_info import RankInfo, channels_of
 from softmrc.config import DeviceConfig
 from softmrc.device import width
 from softmrc.errors import ConfigError
 
-COUNT = 500_003  # so that each of three ranks' parts is worth three strands, in a length that nothing divides
+COUNT = 500_003  # so that each of three ranks' parts is worth three channels, in a length that nothing divides
 
 
 def uneven(rank: int, peer: int) -> int:
@@ -93,7 +93,7 @@ def test_a_receive_that_comes_while_its_group_closes_ends() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_results_do_not_depend_on_the_number_of_strands(size: int) -> None:
+def test_results_do_not_depend_on_the_number_of_channels(size: int) -> None:
     with ranks(size, lanes=1) as alone:
         expected = everything(alone)
         assert all(rank.stats()["operations_striped"] == 0 for rank in alone.groups)
@@ -121,16 +121,16 @@ def by_algorithm(group: Ranks) -> dict[str, list[list[bytes]]]:
     return found
 
 
-def test_no_algorithm_depends_on_the_number_of_strands() -> None:
-    """Those that cannot be cut go by one strand; no rank does otherwise than the others."""
+def test_no_algorithm_depends_on_the_number_of_channels() -> None:
+    """Those that cannot be cut go by one channel; no rank does otherwise than the others."""
     with ranks(3, lanes=1) as alone, ranks(3, lanes=3) as wide:
         assert by_algorithm(wide) == by_algorithm(alone)
         assert len({rank.stats()["operations_striped"] for rank in wide.groups}) == 1
 
 
 @pytest.mark.parametrize("size", [4, 6, 12])
-def test_a_grid_is_the_same_over_any_number_of_strands(size: int, count: int = 700_001) -> None:
-    """Rows and columns cut what they exchange into other pieces, and those that wait for each other share a strand."""
+def test_a_grid_is_the_same_over_any_number_of_channels(size: int, count: int = 700_001) -> None:
+    """Rows and columns cut what they exchange into other pieces, and those that wait for each other share a channel."""
 
     def run(rank: Group) -> bytes:
         rank._native.force("grid")
@@ -147,14 +147,14 @@ def test_a_grid_is_the_same_over_any_number_of_strands(size: int, count: int = 7
             assert all(rank.stats()["operations_striped"] == 1 for rank in wide.groups)
 
 
-def test_strands_carry_the_same(lanes: int = 3) -> None:
+def test_channels_carry_the_same(lanes: int = 3) -> None:
     def moved(rank: Group) -> np.ndarray:
         return np.array(
             [sum(pairs[k].bulk.stats()["bytes_sent"] for pairs in rank.pairs.values()) for k in range(lanes)]
         )
 
     def run(rank: Group) -> np.ndarray:
-        rank.all_reduce(np.ones(COUNT * 4)).wait()  # from here on there are queue pairs on every strand
+        rank.all_reduce(np.ones(COUNT * 4)).wait()  # from here on there are queue pairs on every channel
         rank.barrier().wait()
         before = moved(rank)
         rank.all_reduce(np.ones(COUNT * 4)).wait()
@@ -188,7 +188,7 @@ def test_how_many_lanes_is_a_number_that_makes_sense() -> None:
 
 
 def test_operations_on_the_same_memory_keep_their_order() -> None:
-    """Large and small, so that they are on different strands; one that could overtake another would be seen."""
+    """Large and small, so that they are on different channels; one that could overtake another would be seen."""
 
     def run(rank: Group) -> np.ndarray:
         array = np.ones(300_000, np.int64)
@@ -219,8 +219,8 @@ def is_read(group: Group, memory: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("what", ["bulk", "messages"])
-@pytest.mark.parametrize("strand", [0, 2])
-def test_one_strand_that_breaks_ends_all(strand: int, what: str) -> None:
+@pytest.mark.parametrize("channel", [0, 2])
+def test_one_strand_that_breaks_ends_all(channel: int, what: str) -> None:
     """In the same words on all ranks, which name a rank; and nobody's memory is touched any longer."""
     with ranks(3, lanes=3) as three:
         arrays = [np.zeros(COUNT) for _ in range(3)]
@@ -228,7 +228,7 @@ def test_one_strand_that_breaks_ends_all(strand: int, what: str) -> None:
         def run(rank: Group) -> None:
             rank.all_reduce(arrays[rank.rank]).wait()
             if rank.rank == 0:
-                getattr(rank.pairs[1][strand], what).error()
+                getattr(rank.pairs[1][channel], what).error()
             for _ in range(200):
                 rank.all_reduce(arrays[rank.rank]).wait()
 
@@ -289,7 +289,7 @@ def test_one_that_waits_for_memory_has_its_own_deadline() -> None:
 
 @pytest.mark.parametrize("mine", [10, 10_000, 140_000, 3_000_000])
 def test_ranks_that_do_not_mean_the_same_length(mine: int) -> None:
-    """Each length would go by other strands, or in another way."""
+    """Each length would go by other channels, or in another way."""
     with ranks(2, lanes=3) as two:
 
         def run(rank: Group) -> None:
@@ -332,7 +332,7 @@ def test_a_rank_that_is_killed_or_stopped_in_the_middle(how: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offers", "strands"),
+    ("offers", "channels"),
     [
         ([("a", 16, 8), ("b", 16, 8)], 8),
         ([("a", 16, 8), ("b", 16, 3)], 3),  # one has fewer
@@ -342,8 +342,8 @@ def test_a_rank_that_is_killed_or_stopped_in_the_middle(how: int) -> None:
         ([("a", 0, 8), ("a", 8, 8)], 4),  # one did not
     ],
 )
-def test_how_many_strands_a_group_has(offers: list[tuple[str, int, int]], strands: int) -> None:
-    assert strands_of([RankInfo(host, 0, cores, most) for host, cores, most in offers]) == strands
+def test_how_many_channels_a_group_has(offers: list[tuple[str, int, int]], channels: int) -> None:
+    assert channels_of([RankInfo(host, 0, cores, most) for host, cores, most in offers]) == channels
 
 
 @pytest.mark.parametrize(
