@@ -63,10 +63,10 @@ class Impostor:
     def reserve(self) -> list[tuple[int, int, int]]:
         return [(self._first_qpn, 1, self._ring_rkey)]
 
-    def agree(self, key: tuple[int, int], receiving: Any, sending: Any) -> None:
+    def set_params(self, key: tuple[int, int], receiving: Any, sending: Any) -> None:
         self._key = key
 
-    def know(self, peer: int, at: list[int], kept: list[tuple[int, int, int]], *others: Any) -> None:
+    def set_peer(self, peer: int, at: list[int], kept: list[tuple[int, int, int]], *others: Any) -> None:
         """Both queue pairs are made at once, by numbers that the other end works out for itself."""
         (self._planes,) = self._python.expected
         node, (first_qpn, stride, first_rkey) = self._python.add_peer(self._planes), kept[0]
@@ -89,7 +89,7 @@ class Impostor:
     def start(self, unit: int, side_by_side: int) -> None:
         pass
 
-    def meet(self, channel: int, peer: int, patience_s: float) -> bool:
+    def connect_now(self, channel: int, peer: int, patience_s: float) -> bool:
         return False
 
     def domain(self, peer: int) -> int:

@@ -323,7 +323,7 @@ def test_who_calls_is_told_of_a_shortage_that_lasts() -> None:
     turned_away = []
     assert "refused: no descriptor is left" in refusal_of(call, lambda: turned_away.extend(door.poll()))
     assert door.asked > 1, "for a while it has to come again"
-    assert "for now: no descriptor is left" in turned_away[0] and "for now" not in turned_away[-1]
+    assert "connections wait: no descriptor is left" in turned_away[0] and "for now" not in turned_away[-1]
 
 
 def test_who_calls_outlasts_a_shortage_of_who_is_there() -> None:
