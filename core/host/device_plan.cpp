@@ -37,7 +37,8 @@ proto::CcProfile congestion_of(const DeviceSettings& settings, std::span<const s
   profile.each_port = profile.algorithm == proto::controller_of_sockets;
   if (profile.each_port) profile.target_delay = us(stays_here ? queue_here_us : settings.queue_us);
   // Each of several planes has its share, but no less than a controller takes.
-  const std::uint64_t share = std::max<std::uint64_t>(settings.window_bytes / speeds_bps.size(), smallest_mtu);
+  const std::uint64_t share = std::max<std::uint64_t>(
+      settings.window_bytes / std::max<std::size_t>(speeds_bps.size(), 1), smallest_mtu);
   profile.limit_window(profile.each_port ? share : settings.window_bytes);
   if (stays_here) profile.start_bytes = profile.max_bytes;
   return profile;

@@ -23,6 +23,7 @@ namespace {
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 std::optional<wire::Address> parse(const std::string& text) {
+  if (text.find('\0') != text.npos) return std::nullopt;
   wire::Ipv4 v4;
   if (inet_pton(AF_INET, text.c_str(), v4.data()) == 1) return v4;
   wire::Ipv6 v6;

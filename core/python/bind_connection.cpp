@@ -20,7 +20,8 @@ namespace {
 class ConnectionTracker {
  public:
   ConnectionTracker(Device& device, std::uint32_t qpn, std::uint32_t send_cq, std::uint32_t recv_cq)
-      : tracker_(device.lane_of(qpn), qpn, device.part_of_cq(send_cq, qpn % device.lanes()),
+      : device_(device),
+        tracker_(device.lane_of(qpn), qpn, device.part_of_cq(send_cq, qpn % device.lanes()),
                  device.part_of_cq(recv_cq, qpn % device.lanes())) {}
 
   CompletionTracker* operator->() { return &tracker_; }
@@ -50,7 +51,8 @@ class ConnectionTracker {
   }
 
   bool wait_for_write(std::uint64_t number, double timeout_s) {
-    wait_in_slices(timeout_s, [&](Duration slice) { return tracker_.wait_for_write(number, slice); });
+    wait_in_slices(timeout_s,
+                   [&](Duration slice) { return tracker_.wait_for_write(number, slice) || device_.is_closed(); });
     release();
     return !tracker_.is_pending(number);
   }
@@ -61,6 +63,8 @@ class ConnectionTracker {
     auto arrival = CompletionTracker::RecvResult::timed_out;
     wait_in_slices(timeout_s, [&](Duration slice) {
       arrival = tracker_.wait_for_message(message, slice);
+      if (arrival == CompletionTracker::RecvResult::timed_out && device_.is_closed())
+        arrival = CompletionTracker::RecvResult::none_will_come;
       return arrival != CompletionTracker::RecvResult::timed_out;
     });
     if (arrival == CompletionTracker::RecvResult::message) taken.append(nb::make_tuple(message.imm, message.length));
@@ -81,6 +85,7 @@ class ConnectionTracker {
     for (const std::uint64_t number : tracker_.take_ended()) sources_.extract(number);  // whose end may call anything
   }
 
+  Device& device_;  // which closes as a whole when one of its lanes fails
   CompletionTracker tracker_;
   std::unordered_map<std::uint64_t, nb::object> sources_;  // Buffers
 };

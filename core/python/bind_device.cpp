@@ -229,7 +229,9 @@ void bind_planes(nb::module_& m) {
   }, "overhead"_a, "The same with so many bytes around the payload.")
       .def("__str__", [](const LocalPlane& plane) { return host::to_string(plane); })
       .def("__repr__", [](const LocalPlane& plane) { return "<LocalPlane " + host::to_string(plane) + ">"; })
-      .def("__hash__", [](const LocalPlane& plane) {
+      .def("__reduce__", [](const nb::handle_t<LocalPlane>& self) {
+    return nb::make_tuple(self.type(), fields_of(nb::cast<const LocalPlane&>(self)));
+  }).def("__hash__", [](const LocalPlane& plane) {
     return nb::hash(fields_of(plane));
   }).def("__eq__", [](const LocalPlane& plane, const LocalPlane& other) {
     return fields_of(plane).equal(fields_of(other));

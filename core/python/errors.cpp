@@ -2,8 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 #include "base/check.h"
 #include "host/host_error.h"
@@ -26,11 +26,18 @@ void set_config_error(const std::string& field, const nb::handle value, const st
 // The value as a number, where it is one.
 void set_config_error(const proto::Error& refused) {
   const std::string& text = refused.value;
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  nb::object value = nb::str(text.c_str());
-  if (!text.empty() && text.find_first_not_of("-0123456789") == text.npos) value = nb::int_(value);
-  else if (!text.empty() && !*end && std::isfinite(number)) value = nb::float_(number);
+  const char* const end = text.data() + text.size();
+  nb::object value = nb::str(text.data(), text.size());
+  std::int64_t whole = 0;
+  std::uint64_t large = 0;
+  double number = 0;
+  if (const auto read = std::from_chars(text.data(), end, whole); read.ec == std::errc() && read.ptr == end)
+    value = nb::int_(whole);
+  else if (const auto more = std::from_chars(text.data(), end, large); more.ec == std::errc() && more.ptr == end)
+    value = nb::int_(large);
+  else if (const auto any = std::from_chars(text.data(), end, number);
+           any.ec == std::errc() && any.ptr == end && std::isfinite(number))
+    value = nb::float_(number);
   set_config_error(refused.field, value, refused.allowed);
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,12 @@ bool is_same(const std::string& a, const std::string& b) {
   unsigned difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
+}
+
+// Zero if the descriptor is closed.
+std::uint64_t inode_of(int fd) {
+  struct stat found{};
+  return fstat(fd, &found) == 0 ? found.st_ino : 0;
 }
 
 }  // namespace
@@ -45,6 +52,7 @@ void BootstrapWatch::add(Time now, std::uint32_t qpn, int fd, std::string goodby
     fail_with_errno("cannot watch the TCP connection to a peer");
   Entry& entry = entries_[qpn];
   entry.fd = fd;
+  entry.inode = inode_of(fd);
   entry.goodbye = std::move(goodbye);
   entry.received = std::move(received);
   entry.cqs = std::move(cqs);
@@ -54,9 +62,13 @@ void BootstrapWatch::add(Time now, std::uint32_t qpn, int fd, std::string goodby
 void BootstrapWatch::remove(std::uint32_t qpn) {
   const auto found = entries_.find(qpn);
   if (found == entries_.end()) return;
-  if (found->second.fd >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, found->second.fd, nullptr);
+  stop_reading(found->second);
   entries_.erase(found);
-  if (entries_.empty()) clear();
+}
+
+void BootstrapWatch::stop_reading(Entry& entry) {
+  if (entry.fd >= 0 && inode_of(entry.fd) == entry.inode) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, entry.fd, nullptr);
+  entry.fd = -1;
 }
 
 PeerState BootstrapWatch::judge(const Entry& entry) {
@@ -66,6 +78,7 @@ PeerState BootstrapWatch::judge(const Entry& entry) {
 }
 
 void BootstrapWatch::receive(Entry& entry, Time now) {
+  if (inode_of(entry.fd) != entry.inode) return stop_reading(entry);
   std::array<char, 256> bytes;
   PeerState state = judge(entry);
   while (state == PeerState::present) {
@@ -75,8 +88,7 @@ void BootstrapWatch::receive(Entry& entry, Time now) {
     if (count > 0) entry.received.append(bytes.data(), static_cast<std::size_t>(count));
     state = count > 0 ? judge(entry) : entry.goodbye.empty() ? PeerState::gone : PeerState::unconfirmed;
   }
-  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, entry.fd, nullptr);
-  entry.fd = -1;
+  stop_reading(entry);
   entry.state = state;
   entry.due = state == PeerState::gone ? now + grace : now;
   first_due_ = std::min(first_due_, entry.due);

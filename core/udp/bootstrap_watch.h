@@ -32,7 +32,8 @@ class BootstrapWatch {
   // Readable while a socket has something to read; negative before `open`.
   int fd() const { return epoll_fd_; }
 
-  // The descriptor stays the caller's, who removes the queue pair before closing it. `goodbye` is what the peer sends
+  // The descriptor stays the caller's, who removes the queue pair before closing it; where it was closed earlier, its
+  // number may be another socket's, which is not touched. `goodbye` is what the peer sends
   // last where packets are encrypted, else empty; `received` is what came with the last bytes of the handshake. `cqs`
   // are those whose waiters are to be told. Throws DeviceError.
   void add(Time now, std::uint32_t qpn, int fd, std::string goodbye, std::string received,
@@ -78,6 +79,7 @@ class BootstrapWatch {
 
   struct Entry {
     int fd = -1;
+    std::uint64_t inode = 0;
     std::string goodbye;
     std::string received;
     std::vector<std::uint32_t> cqs;
@@ -88,6 +90,7 @@ class BootstrapWatch {
   };
 
   static PeerState judge(const Entry& entry);
+  void stop_reading(Entry& entry);
   void receive(Entry& entry, Time now);
 
   int epoll_fd_ = -1;

@@ -41,7 +41,7 @@ bool CompletionTracker::wait_for_write(std::uint64_t number, Duration timeout) {
   const Counted waiting(waiters_);
   return lane_.wait_until([&] {
     take_writes();
-    return !pending_.contains(number) || is_closed_ || lane_.is_closed();
+    return !pending_.contains(number) || is_closed_ || lane_.is_closed() || !engine_->qp_state(qpn_);
   }, timeout);
 }
 

@@ -130,6 +130,8 @@ void Lane::close() {
   }
   for (Plane& plane : planes_) plane.set_capture(nullptr);
   progress_handlers_.clear();
+  // A forked child may have the set, too, so that closing it does not take it away from the lane's.
+  if (bootstrap_watch_.fd() >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, bootstrap_watch_.fd(), nullptr);
   bootstrap_watch_.clear();
   closed_ = true;
   wake();
@@ -344,6 +346,7 @@ std::pair<bool, bool> Lane::end_gone() {
     for (const std::uint32_t cq : cqs) set_readable(cq);
     const std::vector<std::uint32_t> gone = bootstrap_watch_.gone();
     for (const std::uint32_t qpn : gone) engine.modify_error(now, qpn);
+    if (!gone.empty()) look_again();
     return std::pair(!gone.empty(), bootstrap_watch_.has_unconfirmed());
   });
 }

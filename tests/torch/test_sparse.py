@@ -41,6 +41,25 @@ def sums(here: Rank, seed: int) -> None:
             assert all(torch.equal(one, every[0]) for one in every), "ranks differ"
 
 
+def on_memory_in_use(here: Rank, is_strided: bool) -> None:
+    """The sparse sum begins when the dense one has written the same values."""
+    count = 1 << 18
+    for _ in range(5):
+        values = torch.full((8, count), here.rank + 1.0)
+        dense = values.view(count, 8).t() if is_strided else values
+        tensor = torch.sparse_coo_tensor(torch.arange(8)[None], values, (8, count), check_invariants=False)
+        dist.barrier()
+        for work in [dist.all_reduce(dense, async_op=True), dist.all_reduce(tensor, async_op=True)]:
+            work.wait()
+        total = sum(range(1, here.size + 1))
+        assert torch.equal(tensor.to_dense(), torch.full((8, count), float(total * here.size)))
+
+
+@pytest.mark.parametrize("is_strided", [False, True])
+def test_sums_wait_for_what_still_writes_their_values(world: World, is_strided: bool) -> None:
+    world.run(on_memory_in_use, is_strided)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_are_those_of_gloo(world: World, seed: int) -> None:
     world.run(sums, seed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -21,8 +23,9 @@ from softmrc.config import (
     RtsAttributes,
     to_native,
 )
+from softmrc.config.planes import resolve_all
 from softmrc.engine import Endpoint
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, DeviceError
 from softmrc.wire import EvField
 
 DECLARED = _core.settings()
@@ -169,3 +172,30 @@ def test_a_name_is_one_settings_alone() -> None:
     for kind, (_, rows) in DECLARED.items():
         names = [name for name, *_ in rows]
         assert len(names) == len(set(names)), kind
+
+
+@pytest.mark.parametrize(("name", "value"), [("seal", "-"), ("seal", "1e"), ("congestion_control", "1-2")])
+def test_a_refused_text_stays_a_text(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DeviceConfig(**{name: value}).checked()
+    assert (caught.value.field, caught.value.value) == (name, value)
+
+
+def test_a_number_that_is_too_large_is_called_so() -> None:
+    with pytest.raises(ConfigError, match=r"port = .*smaller"):
+        DeviceConfig(port=1 << 70).checked()
+
+
+def test_a_profile_for_no_plane_has_a_window() -> None:
+    assert DeviceConfig().cc_profile([]).max_window_bdp >= 0
+
+
+def test_a_plane_can_be_copied_and_sent_to_another_process() -> None:
+    plane = resolve_all(["127.0.0.1"])[0]
+    for other in (copy.copy(plane), copy.deepcopy(plane), pickle.loads(pickle.dumps(plane))):
+        assert other == plane and hash(other) == hash(plane)
+
+
+def test_a_plane_has_no_zero_in_its_name() -> None:
+    with pytest.raises(DeviceError):
+        resolve_all(["127.0.0.1\0x"])

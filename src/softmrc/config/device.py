@@ -146,5 +146,7 @@ def to_native(config: Any, native: Any = None) -> Any:
             kind = type(getattr(native, name)).__name__
             words = {"int": "a whole number that is not negative", "str": "a text", "bool": "true or false"}
             allowed = words.get(kind, f"a {kind}")
+            if kind == "int" and hasattr(value, "__index__") and value >= 0:
+                allowed = "a smaller whole number"
             raise ConfigError(name, value, allowed) from None
     return native

@@ -181,11 +181,11 @@ class Connector:
         proof = authenticator_of(self._knowledge, CONNECTOR, self._dialled)
         try:
             await line.follow(call(proof, offer, accept, narrow), measure)
+            made[0].begin()
         except BaseException:
             for connection in made:
                 connection.abandon()
             raise
-        made[0].begin()
         return made[0]
 
     async def _see_planes(self, connection: Connection, patience: HandshakeIo) -> None:

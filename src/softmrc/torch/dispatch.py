@@ -159,8 +159,14 @@ class Dispatcher:
         while the collectives that come after it wait."""
         if self._is_detailed:
             self._compare(call)
+        # It reads and writes these itself, as operations with staged tensors do. On a device they were copied already.
+        parts = (tensor._indices(), tensor._values()) if tensor.device.type == "cpu" else ()
+        slots = [StagedTensor(part) for part in parts]
+        for slot in slots:
+            slot.is_staged = True
 
         def start() -> Any:
+            self._group.wait_until_over(self._conflicts(slots))
             whole()
             return CombinedWork([])
 

@@ -161,7 +161,7 @@ class Frame(Checked):
     @classmethod
     def parse(
         cls, data: bytes, *, link_header: bool = True, udp_port: int | None = UDP_PORT, dscp_map: DscpMap = DEFAULT_DSCP
-    ) -> Self:
+    ) -> Frame:
         """Read a frame; one that carries no MRC packet raises `Refused`. A wrong checksum is reported, not refused.
         `udp_port` is MRC's, or None: whichever it is. `Record.parse` knows that of what was captured."""
         native: Any = _native.parse_frame(bytes(data), link_header, udp_port or ANY_PORT, dscp_map)

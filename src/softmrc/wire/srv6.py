@@ -75,7 +75,7 @@ class Srh(Checked):
         object.__setattr__(self, "segments", segments)
 
     @classmethod
-    def parse(cls, data: bytes) -> Self:
+    def parse(cls, data: bytes) -> Srh:
         """Read the header at the front of `data`."""
         native: Any = _native.parse_srh(bytes(data))
         if isinstance(native, str):
