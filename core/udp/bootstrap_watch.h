@@ -40,6 +40,7 @@ class BootstrapWatch {
            std::vector<std::uint32_t> cqs);
   void remove(std::uint32_t qpn);
   void clear();
+  bool is_empty() const { return entries_.empty(); }
 
   // Reads what has come. Adds the completion queues of those whose peers turned out to be gone.
   void read(Time now, std::vector<std::uint32_t>& cqs);

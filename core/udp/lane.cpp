@@ -130,9 +130,7 @@ void Lane::close() {
   }
   for (Plane& plane : planes_) plane.set_capture(nullptr);
   progress_handlers_.clear();
-  // A forked child may have the set, too, so that closing it does not take it away from the lane's.
-  if (bootstrap_watch_.fd() >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, bootstrap_watch_.fd(), nullptr);
-  bootstrap_watch_.clear();
+  end_bootstrap_watch();
   closed_ = true;
   wake();
   leader_follower_.end();
@@ -305,6 +303,7 @@ bool Lane::destroy_qp(std::uint32_t qpn) {
   return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
     protectors_.end(now, qpn);
     bootstrap_watch_.remove(qpn);
+    if (bootstrap_watch_.is_empty()) end_bootstrap_watch();
     return engine.destroy_qp(now, qpn);
   });
 }
@@ -327,6 +326,12 @@ void Lane::watch_bootstrap(std::uint32_t qpn, int fd, std::string goodbye, std::
   }
   bootstrap_watch_.add(clock_.now(), qpn, fd, std::move(goodbye), std::move(received), std::move(cqs));
   wake_sleeper_if_late();
+}
+
+// A forked child may have the set, too, so that closing it here does not take it out of the lane's.
+void Lane::end_bootstrap_watch() {
+  if (bootstrap_watch_.fd() >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, bootstrap_watch_.fd(), nullptr);
+  bootstrap_watch_.clear();
 }
 
 PeerState Lane::peer_state(std::uint32_t qpn) {

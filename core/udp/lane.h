@@ -233,6 +233,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   void read_links();
   void ask_again_for_links();
   void read_bootstraps(Time now);
+  void end_bootstrap_watch();
   void apply_ports(Time now);
   void read_errors();
   proto::MaybeError introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
