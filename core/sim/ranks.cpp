@@ -45,7 +45,7 @@ void Ranks::introduce(std::uint32_t rank) {
   groups_[rank]->set_params(params);
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
-    collectives::PeerInfo member{{ends_[peer]}, config_.mpr, config_.max_wimm, nullptr, {}};
+    collectives::PeerInfo member{{ends_[peer]}, config_.mpr, config_.max_wimm, nullptr, {}, {}};
     member.ends[0].place = Mesh::peer_id(rank, peer);
     SOFTMRC_CHECK(!groups_[rank]->set_peer(peer, std::move(member)));
   }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t polls_every = 64;  // posts: or what is never waited for would pile up
 constexpr std::size_t batch = 64;
-constexpr std::size_t max_messages = 256;  // taken before the caller asked for them
+constexpr std::size_t max_messages_taken = 256;  // taken before the caller asked for them
 
 class Counted {
  public:
@@ -143,7 +143,7 @@ bool CompletionTracker::take_messages() {
   if (is_closed_ || !messages_.empty()) return false;
   std::array<proto::Completion, batch> found;
   bool has_any = false;
-  while (messages_.size() < max_messages) {
+  while (messages_.size() < max_messages_taken) {
     const std::size_t count = engine_->poll_completions(recv_cq_, found);
     if (count == 0) break;
     has_any = true;
