@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,7 @@ def is_read(group: Group, memory: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("what", ["bulk", "messages"])
 @pytest.mark.parametrize("channel", [0, 2])
-def test_one_strand_that_breaks_ends_all(channel: int, what: str) -> None:
+def test_one_channel_that_breaks_ends_all(channel: int, what: str) -> None:
     """In the same words on all ranks, which name a rank; and nobody's memory is touched any longer."""
     with ranks(3, lanes=3) as three:
         arrays = [np.zeros(COUNT) for _ in range(3)]
@@ -271,6 +272,9 @@ def test_a_rank_that_leaves_under_load() -> None:
         for works in under_load(three, lambda rank: rank.close()):
             with pytest.raises(CollectiveError, match="rank 1 left the group in the middle of an operation"):
                 works[-1].wait(20)
+            for work in works:  # one that had not started ends before stripes of others, on other lanes
+                with suppress(CollectiveError):
+                    work.wait(20)
             assert all(work.done for work in works)
 
 
