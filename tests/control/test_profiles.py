@@ -139,12 +139,13 @@ def test_queue_pairs_have_what_their_profile_says(
         (row,) = node.queue_pairs(pair.qpn)
     assert (row["ev_profile"], row["cc_profile"], row["window_bytes"]) == (number, control_number, 123_456)
     plain, own = a_pair(device), a_pair(device, ev_profile=EvProfile(count=4))
-    assert not values_of(plain) & values_of(pair) and len(own.evs()) == 4
+    # EVs of their own are random: one may be in the profile by chance, all of them cannot.
+    assert not values_of(plain) <= values_of(pair) and len(own.evs()) == 4
     laid.give_to_all(number)
     assert values_of(a_pair(device)) == values_of(pair)
     assert len(a_pair(device, ev_profile=EvProfile(count=4)).evs()) == 4, "who brings its own keeps it"
     laid.give_own("ev")
-    assert not values_of(a_pair(device)) & values_of(pair)
+    assert not values_of(a_pair(device)) <= values_of(pair)
     for wrong in (True, 0, -1, "1", 1 << 40):
         with pytest.raises(ConfigError, match="the number of a controller's"):
             a_pair(device, ev_profile=wrong)
