@@ -1,5 +1,5 @@
-// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), HMAC-SHA256, X25519 and
-// Ed25519. The one place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
+// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), SHA-256, HMAC-SHA256, X25519
+// and Ed25519. The one place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
 #pragma once
 
 #include <array>
@@ -48,6 +48,7 @@ class Aead {
   std::unique_ptr<Context> context_;
 };
 
+Secret sha256(Bytes text);
 Secret hmac_sha256(Bytes key, Bytes text);
 
 // The public half of a private key, which may be any 32 random bytes.

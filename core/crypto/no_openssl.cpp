@@ -22,6 +22,7 @@ Aead& Aead::operator=(Aead&&) noexcept = default;
 
 void Aead::seal(const Nonce&, Bytes, std::initializer_list<Bytes>, std::uint8_t*) { fail(); }
 bool Aead::open(const Nonce&, Bytes, MutableBytes, const std::uint8_t*) { fail(); }
+Secret sha256(Bytes) { fail(); }
 Secret hmac_sha256(Bytes, Bytes) { fail(); }
 Secret x25519_public(const Secret&) { fail(); }
 bool x25519(const Secret&, const Secret&, Secret&) { fail(); }

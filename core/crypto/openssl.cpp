@@ -88,6 +88,14 @@ bool Aead::open(const Nonce& nonce, Bytes associated, MutableBytes hidden, const
   return EVP_DecryptFinal_ex(evp, none, &written) == 1;
 }
 
+Secret sha256(Bytes text) {
+  Secret out;
+  unsigned size = 0;
+  SOFTMRC_CHECK(EVP_Digest(text.data(), text.size(), out.data(), &size, EVP_sha256(), nullptr) == 1 &&
+                size == out.size());
+  return out;
+}
+
 Secret hmac_sha256(Bytes key, Bytes text) {
   Secret out;
   unsigned size = 0;
