@@ -38,7 +38,6 @@ Secret random_secret() {
   return out;
 }
 
-// A Diffie-Hellman result, or a key, until it is not needed any more.
 struct HkdfOutputs {
   ZeroizedSecret first, second, third;
 };

@@ -38,6 +38,13 @@ Secret public_of(int type, const Secret& own) {
   return out;
 }
 
+// OpenSSL 1.1.1 takes a null pointer for the end of the text, though its size be zero.
+bool authenticate(EVP_CIPHER_CTX* evp, decltype(&EVP_EncryptUpdate) update, Bytes associated) {
+  int written = 0;
+  return associated.empty() ||
+         update(evp, nullptr, &written, associated.data(), static_cast<int>(associated.size())) == 1;
+}
+
 }  // namespace
 
 bool is_available() { return true; }
@@ -63,7 +70,7 @@ void Aead::seal(const Nonce& nonce, Bytes associated, std::initializer_list<Byte
   EVP_CIPHER_CTX* evp = context_->evp;
   int written = 0;
   bool is_done = EVP_EncryptInit_ex(evp, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
-                 EVP_EncryptUpdate(evp, nullptr, &written, associated.data(), static_cast<int>(associated.size())) == 1;
+                 authenticate(evp, &EVP_EncryptUpdate, associated);
   for (const Bytes piece : pieces) {
     if (piece.empty()) continue;
     is_done = is_done && EVP_EncryptUpdate(evp, out, &written, piece.data(), static_cast<int>(piece.size())) == 1;
@@ -79,7 +86,7 @@ bool Aead::open(const Nonce& nonce, Bytes associated, MutableBytes hidden, const
   int written = 0;
   std::uint8_t none[16];
   bool is_done = EVP_DecryptInit_ex(evp, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
-                 EVP_DecryptUpdate(evp, nullptr, &written, associated.data(), static_cast<int>(associated.size())) == 1;
+                 authenticate(evp, &EVP_DecryptUpdate, associated);
   if (!hidden.empty())
     is_done = is_done &&
               EVP_DecryptUpdate(evp, hidden.data(), &written, hidden.data(), static_cast<int>(hidden.size())) == 1;

@@ -11,4 +11,5 @@ NB_MODULE(_parts, m) {
   bind_host(m);
   bind_sim_parts(m);
   bind_seal_parts(m);
+  bind_noise_parts(m);
 }

@@ -9,5 +9,6 @@ void bind_parts(nanobind::module_& m);
 void bind_sim_parts(nanobind::module_& m);
 void bind_host(nanobind::module_& m);
 void bind_seal_parts(nanobind::module_& m);
+void bind_noise_parts(nanobind::module_& m);
 
 }  // namespace softmrc::python
