@@ -131,6 +131,12 @@ class SymmetricState {
 
   HkdfOutputs split() const { return noise_hkdf(ck_.value, {}); }
 
+  // All but the hash.
+  void forget() {
+    secure_zero(ck_.value.data(), ck_.value.size());
+    cipher_ = NoiseCipher();
+  }
+
  private:
   ZeroizedSecret ck_;
   Secret h_{};
@@ -270,6 +276,12 @@ struct NoiseHandshake::State {
     return true;
   }
 
+  // What was said can be read by whoever has these keys and listened.
+  void forget() {
+    for (ZeroizedSecret* own : {&psk, &e, &s}) secure_zero(own->value.data(), own->value.size());
+    symmetric.forget();
+  }
+
   std::span<const Tokens> messages;
   bool is_initiator;
   std::size_t step = 0;
@@ -300,19 +312,23 @@ std::vector<std::uint8_t> NoiseHandshake::write(Bytes payload) {
   // A forked child has the same ephemeral key: what it encrypted would have the nonces of what its parent encrypts.
   SOFTMRC_CHECK(is_our_turn() && state_->pid == getpid());
   std::vector<std::uint8_t> out;
+  state_->is_broken = true;  // where a check or an allocation fails halfway, nothing else is said with these keys
   for (const Token token : state_->messages[state_->step]) state_->write_token(token, out);
   SOFTMRC_CHECK(out.size() + state_->symmetric.sealed_size(payload.size()) <= max_noise_message);
   state_->symmetric.encrypt_and_hash(payload, out);
+  state_->is_broken = false;
   ++state_->step;
   return out;
 }
 
 bool NoiseHandshake::read(Bytes message, std::vector<std::uint8_t>& payload) {
   if (!state_->has_turns() || is_our_turn()) return false;
+  state_->is_broken = true;
   if (!state_->read_message(message, payload)) {
-    state_->is_broken = true;
+    state_->forget();
     return false;
   }
+  state_->is_broken = false;
   ++state_->step;
   return true;
 }
@@ -333,6 +349,7 @@ NoiseSession NoiseHandshake::take_session() {
   session.receive = NoiseCipher(state_->is_initiator ? keys.second.value : keys.first.value);
   session.exporter = keys.third.value;
   session.hash = state_->symmetric.h();
+  state_->forget();
   return session;
 }
 

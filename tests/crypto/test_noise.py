@@ -276,8 +276,10 @@ def test_messages_have_a_longest_size(pattern: str) -> None:
         shake(ends, turn)
         overhead = len(pair_after(pattern, turn)[turn % 2].write(b""))
         longest = os.urandom(parts.max_noise_message - overhead)
+        speaker = pair_after(pattern, turn)[turn % 2]
         with pytest.raises(InternalError):
-            pair_after(pattern, turn)[turn % 2].write(longest + b"!")
+            speaker.write(longest + b"!")
+        assert not speaker.is_our_turn and not speaker.is_done, "it was halfway through that message"
         message = ends[turn % 2].write(longest)
         assert len(message) == parts.max_noise_message and ends[1 - turn % 2].read(message) == longest
     first = end("XX", True)
