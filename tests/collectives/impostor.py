@@ -130,9 +130,8 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
     monkeypatch.setattr(rendezvous, "_core", pretended)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, lanes=1) as device:
         store = DirectoryStore(folder)
-        meeting = rendezvous.GroupJoin(
-            StoreRendezvous(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True
-        )
+        meets = StoreRendezvous(store, "group", 1, 2, TIMEOUT_S)
+        meeting = rendezvous.GroupJoin(meets, 1, 2, device, TIMEOUT_S, 1, True)
         impostor = pool.submit(meeting.meet, None)
         group = Group.join(store, 0, 2, planes=PLANES, timeout_s=TIMEOUT_S)
         try:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from softmrc.collectives import CollectiveError, store_rendezvous
-from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.store_rendezvous import RendezvousRestarted, StoreRendezvous
 
 TIMEOUT_S, LAST_S = 60.0, 5.0  # how long a life waits, and in what time it gives up at most
 QUICK_S, SLOW_S, LONG_S = 0.0005, 0.05, 0.7  # how long a step takes at most, mostly, sometimes and rarely
@@ -39,8 +39,8 @@ class Life:
     starts: float = 0.0
     steps: int = 0
     signs: list[str] = field(default_factory=list)  # that it left
-    ready: str = ""  # the sitting
-    said: list[str] = field(default_factory=list)  # by those who are at it
+    ready: str = ""  # the nonce
+    said: list[str] = field(default_factory=list)  # by those who are ready with it
     error: BaseException | None = None
     wakes: float = 0.0
     wants: Callable[[], bool] = field(default=lambda: False)
@@ -105,18 +105,20 @@ class World:
         self._turn.release()
 
     def _join(self, life: Life) -> None:
-        """As `Meeting` does: at once where all have said all; else they agree first, and say the rest."""
-        sits = StoreRendezvous(Steps(self, life), "table", life.rank, self.size, TIMEOUT_S, self.shared_secret)
-        sits.hear(life.words)
+        """As `GroupJoin` does: at once where all have said all; else they say the rest in another exchange."""
+        meets = StoreRendezvous(Steps(self, life), "group", life.rank, self.size, TIMEOUT_S, self.shared_secret)
         while True:
-            self.step()
-            if not all(one.endswith(WHOLE) for one in sits.said):
-                if not sits.is_confirmed and not sits.confirm():
-                    continue
-                sits.tell("the rest")
-            if sits.be_ready():
+            try:
+                said = meets.join(life.words)
+                self.step()
+                if not all(one.endswith(WHOLE) for one in said):
+                    meets.exchange("places", "the rest")
+                    self.step()
+                meets.be_ready()
                 break
-        life.ready, life.said = sits.sitting, sits.said
+            except RendezvousRestarted:
+                pass
+        life.ready, life.said = meets.nonce, said
 
     def step(self) -> None:
         """Somebody does something, which takes a while."""
@@ -188,22 +190,22 @@ class Steps:
 
 
 def check_safety(lives: list[Life]) -> dict[str, list[Life]]:
-    """Who is ready is so with all of its sitting, unless they died, or had waited for so long that they were about to
-    give up. The sittings, and who was ready there."""
-    sittings: dict[str, list[Life]] = {}
+    """Who is ready is so with all that it has in its list, unless they died, or had waited for so long that they were
+    about to give up. By nonce, who was ready."""
+    ready: dict[str, list[Life]] = {}
     for life in lives:
         if life.ready:
-            sittings.setdefault(life.ready, []).append(life)
+            ready.setdefault(life.ready, []).append(life)
         else:
             assert isinstance(life.error, Crash | CollectiveError), life
     by_words = {life.words: life for life in lives}
-    for sitting, there in sittings.items():
-        for life in there:
-            assert life.said == there[0].said and life.words in life.said
+    for nonce, together in ready.items():
+        for life in together:
+            assert life.said == together[0].said and life.words in life.said
             for words in life.said:
                 other = by_words[words]
                 is_late = other.error and other.ended < life.ended + LAST_S
                 has_died = isinstance(other.error, Crash)
-                assert other.ready == sitting or has_died or is_late, f"{life} is ready with {other}"
-                assert f"softmrc/table/ready/{sitting}/{other.rank}" in other.signs
-    return sittings
+                assert other.ready == nonce or has_died or is_late, f"{life} is ready with {other}"
+                assert f"softmrc/group/ready/{nonce}/{other.rank or 'all'}" in other.signs
+    return ready

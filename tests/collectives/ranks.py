@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,14 @@ from softmrc.collectives import Block, DirectoryStore, DType, Group
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 TIMEOUT_S = 20.0
+
+
+def listed(store: Any, name: str = "group") -> list[dict[str, Any]]:
+    """What each rank of a group says of itself, as rank 0 has listed it last; records may carry a MAC."""
+    nonce = store.get(f"softmrc/{name}/nonce").decode().split(" ")[-1]
+    text = store.get(f"softmrc/{name}/record/{nonce}/all").decode()
+    _, *records = json.loads(text[text.index("[") :])
+    return [json.loads(record[record.index("{") :]) for record in records]
 
 
 class Ranks:

@@ -1,4 +1,4 @@
-"""What ranks say of themselves when they join, and what follows from it, alike for all of them."""
+"""What the records of ranks say, and what follows from it, alike for all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.collectives.work import callback_thread
 from softmrc.config import planes
 from softmrc.device import Device
-from softmrc.errors import ConfigError
 from udp.loopback import eventually
 
 
@@ -27,12 +26,12 @@ from udp.loopback import eventually
 def test_a_guess_says_nothing_of_lanes(tmp_path: Path, is_firm: bool, is_guess: bool, lanes: int) -> None:
     """Those of a device that is another one if the guess is wrong; who was told how many means it."""
     store = DirectoryStore(tmp_path)
-    with Device(["127.0.0.1"], lanes=3) as device:
-        table = StoreRendezvous(store, "table", 0, 2, 0.05)
-        with pytest.raises(CollectiveError, match="rank 1 did not join"):
-            GroupJoin(table, 0, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(callback_thread().notifier)
-    _, _, said = store.get("softmrc/table/says/0").partition(b" ")
-    assert json.loads(said)["lanes"] == lanes
+    StoreRendezvous(store, "group", 0, 2, 0.05).start()
+    meets = StoreRendezvous(store, "group", 1, 2, 0.05)
+    with Device(["127.0.0.1"], lanes=3) as device, pytest.raises(CollectiveError, match="rank 0 did not join"):
+        GroupJoin(meets, 1, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(callback_thread().notifier)
+    said = store.get(meets.key("record", 1)).partition(b"{")
+    assert json.loads(said[1] + said[2])["lanes"] == lanes
 
 
 def joined(folder: Path, expected: list[list[int]], prepare: Any = lambda rank, device: None) -> list[list[int]]:
@@ -78,36 +77,6 @@ def test_planes_on_loopback_of_several_hosts_are_looked_at(tmp_path: Path, monke
         here.name = f"host {rank // 2}"
 
     assert joined(tmp_path, AROUND, prepare) == AROUND
-
-
-def test_what_cannot_be_reached_may_be_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank whose numbers fit their fields and not each other has ended; its successor's do."""
-    store, has_failed = DirectoryStore(tmp_path), threading.Event()
-
-    def live(rank: int) -> list[str]:
-        with Group.join(store, rank, 2, timeout_s=TIMEOUT_S) as group:
-            group.barrier().wait()
-            return group._meeting.table.said
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(live, range(2)))
-        _, _, said = store.get("softmrc/group/says/1").partition(b" ")
-        greeting = json.loads(said)
-        greeting["offer"]["mpr"] = 99
-        store.set("softmrc/group/says/1", f"{'0' * 16} {json.dumps(greeting)}".encode())
-        know = GroupJoin._know
-
-        def knowing(self: GroupJoin, native: Any, peer: int, its: dict[str, Any], channels: Any) -> list[int]:
-            if its["mpr"] == 99:
-                has_failed.set()
-                raise ConfigError("mpr", 99, "what goes with the rest")
-            return know(self, native, peer, its, channels)
-
-        monkeypatch.setattr(GroupJoin, "_know", knowing)
-        first = pool.submit(live, 0)
-        assert has_failed.wait(TIMEOUT_S)
-        second = pool.submit(live, 1)
-        assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
 
 
 def test_what_is_wrong_with_a_configuration_is_said_without_assertions() -> None:

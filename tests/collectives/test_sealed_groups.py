@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from ranks import ranks, values_of
+from ranks import listed, ranks, values_of
 
 from softmrc import _core
-from softmrc.collectives import CollectiveError, DirectoryStore, Group, rendezvous
+from softmrc.collectives import CollectiveError, DirectoryStore, Group, rendezvous, store_rendezvous
+from softmrc.collectives.rendezvous import GroupJoin
 from softmrc.config import DeviceConfig
+from softmrc.connection import keys as sealing
 from softmrc.device import Device
 from softmrc.errors import ConfigError
 from udp.loopback import connect, drain, eventually
@@ -114,7 +119,7 @@ class Seen:
 
     def get(self, key: str) -> bytes:
         found: bytes = self._store.get(key)
-        return self._change(found) if self._change and "/places/" in key and key.endswith("/1") else found
+        return self._change(found) if self._change and "/record/" in key and key.endswith("/1") else found
 
 
 def outcomes(settings: list[dict[str, Any]], change: Any = None, stores: list[Seen] | None = None) -> list[Any]:
@@ -143,6 +148,67 @@ def test_a_mismatch_is_said_on_both_sides() -> None:  # spec: seal-agreed
             assert "does not seal its packets" in str(error) and "set SOFTMRC_SECRET and `seal` alike" in str(error)
 
 
+AWAY = ipaddress.ip_address("10.9.8.7")
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *leave: int) -> None:
+    """As if planes of these ranks left the machine, for all that knows of them but the sockets."""
+    offered, join, made, is_wanted = GroupJoin._offer, Group.join, Device.__init__, sealing.is_wanted
+    here = threading.local()
+
+    def joining(store: Any, rank: int, *given: Any, **more: Any) -> Group:
+        here.leaves = rank in leave
+        return join(store, rank, *given, **more)
+
+    def made_there(self: Device, *given: Any, **more: Any) -> None:
+        made(self, *given, **more)
+        if here.leaves:
+            self.stays_here = False
+
+    def offer(self: GroupJoin, channels: Any) -> Any:
+        found = offered(self, channels)
+        for channel in found["channels"] if self.rank in leave and len(leave) < 2 else []:
+            for number, plane in enumerate(channel["planes"]):
+                plane["address"] = str(AWAY + number)
+        return found
+
+    def wanted(device: Any, has_secret: bool) -> bool:
+        planes = [SimpleNamespace(address=AWAY)] if here.leaves else device.local_planes
+        return is_wanted(SimpleNamespace(local_planes=planes, config=device.config), has_secret)
+
+    monkeypatch.setattr(sealing, "is_wanted", wanted)
+    monkeypatch.setattr(Group, "join", joining)
+    monkeypatch.setattr(Device, "__init__", made_there)
+    monkeypatch.setattr(GroupJoin, "_offer", offer)
+
+
+def test_with_a_secret_all_that_leaves_the_machine_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 0, 1)
+    for settings, is_encrypted in (({}, True), ({"seal": "auto"}, True), ({"seal": "off"}, False)):
+        for group in outcomes([settings] * 2):
+            assert isinstance(group, Group) and (group._meeting._share is not None) == is_encrypted, group
+
+
+def test_a_build_without_encryption_joins_no_group_whose_packets_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "can_seal", lambda: False)
+    assert all(isinstance(one, Group) for one in outcomes([{}] * 2)), "on loopback"
+    pretend(monkeypatch, 0, 1)
+    for error in outcomes([{}] * 2):
+        assert isinstance(error, CollectiveError | ConfigError) and "built without sealing" in str(error), error
+    assert all(isinstance(one, Group) for one in outcomes([{"seal": "off"}] * 2))
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_a_rank_on_loopback_and_one_that_leaves_form_no_group(monkeypatch: pytest.MonkeyPatch, leaves: int) -> None:
+    """One encrypts by default and the other does not; nor does it help if both say that they do not."""
+    pretend(monkeypatch, leaves)
+    for error in outcomes([{}] * 2):
+        assert isinstance(error, CollectiveError) and "set SOFTMRC_SECRET and `seal` alike" in str(error), error
+    monkeypatch.setattr(sealing, "is_wanted", lambda device, has_secret: False)
+    for error in outcomes([{}] * 2):
+        assert isinstance(error, CollectiveError) and "10.9.8.7, off this machine" in str(error), error
+
+
 def without_proof(found: bytes) -> bytes:
     return found[found.index(b" ") + 1 :]
 
@@ -152,17 +218,18 @@ def with_another_proof(found: bytes) -> bytes:
 
 
 def with_another_share(found: bytes) -> bytes:
-    proof, _, words = found.decode().partition(" ")
-    offer = json.loads(words[1:])
-    offer["seal"]["share"] = _core.x25519_public(bytes(range(32))).hex()
-    return f"{proof} +{json.dumps(offer)}".encode()
+    before, brace, text = found.decode().partition("{")
+    info = json.loads(brace + text)
+    info["offer"]["seal"]["share"] = _core.x25519_public(bytes(range(32))).hex()
+    return f"{before}{json.dumps(info)}".encode()
 
 
 @pytest.mark.parametrize("change", [without_proof, with_another_share, with_another_proof])
-def test_who_writes_to_the_store_without_the_secret_is_refused(change: Any) -> None:
+def test_who_writes_to_the_store_without_the_secret_is_refused(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_rendezvous, "UNPROVED_S", 0.3)
     first, _ = outcomes([{"seal": "on"}, {"seal": "on"}], change)
     assert isinstance(first, CollectiveError)
-    assert "rank 1 did not get ready" in str(first) and "/places/" in str(first), first
+    assert "rank 1 is refused" in str(first) and "/record/" in str(first), first
     assert "the secret" in str(first) or "another secret" in str(first), first
 
 
@@ -210,9 +277,7 @@ def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
     with ranks(6, lanes=1, device_config=SEALED) as six:
         victim, liar = six.groups[0], six.groups[2]
         assert eventually(lambda: sorted(victim.pairs) == [1, 5])
-        told = [bytes.fromhex(path.stem).decode() for path in six.store.path.iterdir() if not path.suffix]
-        (key,) = [one for one in told if one.startswith("softmrc/group/places/") and one.endswith("/0")]
-        first, stride = json.loads(six.store.get(key).partition(b" +")[2])["channels"][0]["pairs"]
+        first, stride = listed(six.store)[0]["offer"]["channels"][0]["pairs"]
         device = liar.device
         pair = device.create_qp(device.create_cq())
         pair.init()

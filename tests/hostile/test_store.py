@@ -10,7 +10,6 @@ import fnmatch
 import json
 import os
 import stat
-import string
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import pytest
 
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
 from softmrc.collectives.rank_info import RankInfo
+from softmrc.collectives.rendezvous import GroupJoin
 from softmrc.collectives.store_rendezvous import LONGEST_ENTRY, StoreRendezvous
 
 SIZE, LIAR = 3, 1
@@ -91,85 +91,110 @@ BYTES: dict[str, Damage] = {
 }
 
 
-CASES = sorted(
-    {*BYTES} - {"the first half"}
-)  # a token and half of the words are an entry: what is in it is checked below
+def join(store: Any, rank: int, timeout_s: float = 20.0, size: int = SIZE, text: str = "") -> list[str]:
+    meets = StoreRendezvous(store, "group", rank, size, timeout_s)
+    try:
+        return meets.join(text or f"text of {rank}")
+    except CollectiveError as error:
+        meets.give_up(str(error))
+        raise
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_no_entry(tmp_path: Path, name: str) -> None:
-    key = f"softmrc/table/says/{LIAR}"
+@pytest.mark.parametrize("name", sorted({*BYTES} - {"the first half"}))
+def test_what_is_no_record(tmp_path: Path, name: str) -> None:
+    """Half a record is one: what is in it is checked below."""
 
-    def sit(rank: int) -> list[str]:
-        store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank != LIAR else []))
-        return StoreRendezvous(store, "table", rank, SIZE, 0.5).agree("words")
+    def live(rank: int) -> list[str]:
+        key = f"softmrc/group/record/*/{LIAR}"
+        return join(Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank != LIAR else [])), rank, 0.5)
 
-    found = outcomes(sit)
-    for rank in (0, 2):
-        check(found[rank], f"rank {LIAR} did not join", "within 0.5 s", key)
+    for rank, error in enumerate(outcomes(live)):
+        if rank != LIAR:
+            check(error, f"rank {LIAR} did not join", "within 0.5 s", "softmrc/group/record/", f"/{LIAR} holds")
+
+
+@pytest.mark.parametrize("name", sorted({*BYTES} - {"the first half"}))
+@pytest.mark.parametrize("key", ["nonce", "record/*/all"])
+def test_what_rank_0_did_not_write(tmp_path: Path, key: str, name: str) -> None:
+    """No nonce, or no list."""
+
+    def live(rank: int) -> list[str]:
+        return join(Damaged(DirectoryStore(tmp_path), BYTES[name], f"softmrc/group/{key}"), rank, 0.5)
+
+    for error in outcomes(live)[1:]:
+        check(error, "rank 0 did not join", "within 0.5 s", "softmrc/group/")
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_who_finds_its_own_entry_changed_says_so(tmp_path: Path, name: str) -> None:
-    key = f"softmrc/table/says/{LIAR}"
+def test_who_finds_its_own_record_changed_says_so(tmp_path: Path, name: str) -> None:
+    def live(rank: int) -> list[str]:
+        time.sleep(0.3 * (rank == 2))  # the others look meanwhile
+        key = ("nonce", f"record/*/{LIAR}", "none")[rank]
+        return join(Damaged(DirectoryStore(tmp_path), BYTES[name], f"softmrc/group/{key}"), rank, 2.0)
 
-    def sit(rank: int) -> list[str]:
-        store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank == LIAR else []))
-        return StoreRendezvous(store, "table", rank, SIZE, 0.5).agree("words")
-
-    check(outcomes(sit)[LIAR], key, f"rank {LIAR}")
+    found = outcomes(live)
+    check(found[0], "softmrc/group/nonce", "another process takes itself for rank 0")
+    check(found[LIAR], f"/{LIAR} does not hold what rank {LIAR} wrote", f"another process takes itself for rank {LIAR}")
 
 
-def test_two_processes_of_one_rank(tmp_path: Path) -> None:
-    """The one whose word was replaced says so; the other and the rest go on."""
-    store, key = DirectoryStore(tmp_path), "softmrc/table/says/1"
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_processes_of_one_rank(tmp_path: Path, rank: int) -> None:
+    """The one whose record was replaced says so; the other and the rest go on."""
+    store, key = DirectoryStore(tmp_path), "/nonce" if rank == 0 else "/record/"
 
-    def sit(rank: int, words: str) -> list[str]:
-        return StoreRendezvous(store, "table", rank, 2, 20.0).agree(words)
+    def written() -> list[str]:
+        names = [file.stem for file in tmp_path.iterdir() if not file.suffix]
+        return [store.get(one).decode() for one in (bytes.fromhex(name).decode() for name in names) if key in one]
 
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(sit, 1, "first")
-        said = store.get(key)
-        second = pool.submit(sit, 1, "second")
-        while store.get(key) == said:
+        if rank:
+            StoreRendezvous(store, "group", 0, 2, 20.0).start()
+        first = pool.submit(StoreRendezvous(store, "group", rank, 2, 20.0).join, "first")
+        while not (before := written()):
             time.sleep(0.01)
-        other = pool.submit(sit, 0, "other")
-        check(first.exception(PATIENCE_S), key, "another process takes itself for rank 1")
-        assert second.result(PATIENCE_S) == other.result(PATIENCE_S) == ["other", "second"]
+        second = pool.submit(StoreRendezvous(store, "group", rank, 2, 20.0).join, "second")
+        while written() == before:
+            time.sleep(0.01)
+        check(first.exception(PATIENCE_S), key, f"another process takes itself for rank {rank}")
+        other = pool.submit(join, store, 1 - rank, 20.0, 2, "other")
+        expected = ["second", "other"] if rank == 0 else ["other", "second"]
+        assert second.result(PATIENCE_S) == other.result(PATIENCE_S) == expected
 
 
-def test_leftovers_are_replaced(tmp_path: Path) -> None:
-    """What makes no sense at first harms nobody whose rank comes."""
+@pytest.mark.parametrize("left", ["\xff\xfe of an earlier run", "10 0123456789abcdef", "11 0123456789abcdef", "10"])
+def test_a_nonce_that_was_left_is_replaced(tmp_path: Path, left: str) -> None:
     store = DirectoryStore(tmp_path)
-    for rank in range(SIZE):
-        store.set(f"softmrc/table/says/{rank}", b"\xff\xfe of an earlier run")
+    store.set("softmrc/group/nonce", left.encode("latin1"))
 
-    def sit(rank: int) -> list[str]:
-        time.sleep(0.05 * rank)
-        return StoreRendezvous(store, "table", rank, SIZE, 20.0).agree(f"words of {rank}")
+    def live(rank: int) -> list[str]:
+        time.sleep(0.05 * (SIZE - rank))
+        return join(store, rank)
 
-    assert outcomes(sit) == [[f"words of {rank}" for rank in range(SIZE)]] * SIZE
+    assert outcomes(live) == [[f"text of {rank}" for rank in range(SIZE)]] * SIZE
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_word_that_nobody_gave(tmp_path: Path, name: str) -> None:
-    def sit(rank: int) -> None:
-        store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([f"*/{LIAR}"] if rank != LIAR else []))
-        table = StoreRendezvous(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
-        table.agree("words")
-        table._store = store
-        table.tell("where it is")
+@pytest.mark.parametrize("name", sorted({*BYTES} - {"the first half"}))
+@pytest.mark.parametrize("what", [f"places/*/{LIAR}", "places/*/all"])
+def test_an_exchange_of_what_nobody_wrote(tmp_path: Path, name: str, what: str) -> None:
+    def live(rank: int) -> list[str]:
+        store = Damaged(DirectoryStore(tmp_path), BYTES[name], f"softmrc/group/{what}")
+        meets = StoreRendezvous(DirectoryStore(tmp_path) if rank == LIAR else store, "group", rank, SIZE, 0.7)
+        meets.join("")
+        return meets.exchange("places", f"place of {rank}")
 
-    found = outcomes(sit)
-    for rank in (0, 2):
-        check(found[rank], f"rank {LIAR} did not get ready")
+    found = outcomes(live)
+    is_text = name in ("nothing", "JSON alone")  # which is for others to understand
+    if what.endswith("all"):
+        check(found[2], "rank 0", "softmrc/group/places/")
+    elif not is_text:
+        check(found[0], f"rank {LIAR} did not get ready", "softmrc/group/places/")
 
 
 # What is an entry, and says something that no rank says.
 
 JUNK = (None, True, -1, 1.5, 10**30, "x", "", [], [[]], {}, {"a": {}}, "1" * 5000, float("nan"))
 FIELDS = (
-    *((field,) for field in ("version", "rank", "byteorder", "size", "network", "cores", "lanes")),
+    *((field,) for field in ("rank", "byteorder", "size", "network", "cores", "lanes")),
     *((field,) for field in ("is_guess", "is_sure", "offer")),
     *(("offer", field) for field in ("icrc", "mtu", "max_wimm", "mpr")),
     ("offer", "channels"), ("offer", "channels", 0), *(("offer", "channels", 0, *path) for path in (
@@ -199,10 +224,10 @@ def changed(field: tuple[Any, ...], value: Any) -> Damage:
 
 
 def joined(folder: Path, damage: Damage, timeout_s: float = 20.0) -> list[Any]:
-    """Ranks that read what the liar said with this damage; the liar itself reads what it said."""
+    """Rank 0 reads the liar's record with this damage, and lists it so."""
 
     def live(rank: int) -> Any:
-        keys = [f"softmrc/group/says/{LIAR}"] if rank != LIAR else []
+        keys = [f"softmrc/group/record/*/{LIAR}"] if rank != LIAR else []
         store = Damaged(DirectoryStore(folder), damage, *keys)
         with Group.join(store, rank, SIZE, timeout_s=timeout_s):
             return "joined"
@@ -220,21 +245,21 @@ def test_every_field_of_an_offer(tmp_path: Path, field: tuple[Any, ...]) -> None
         if all(one == "joined" for one in found):
             raise AssertionError(f"{field} = {value!r} was taken")
         for rank in (0, 2):
-            check(found[rank], f"rank {LIAR}", f"softmrc/group/says/{LIAR}")
-        check(found[LIAR], "did not get ready", "softmrc/group/says/")
+            check(found[rank], f"rank {LIAR}", "softmrc/group/record/", f"/{LIAR}")
+        check(found[LIAR], f"rank {LIAR}", "softmrc/group/record/")
 
 
 def cut(length: int, more: bytes = b"") -> Damage:
     return lambda found: found[:length] + more
 
 
-# The token and the space come before what is said.
+BEFORE = len("10 0123456789abcdef +")
 OFFERS: dict[str, Damage] = {
-    "no JSON": cut(17, b"{'version': 1}"),
+    "no JSON": cut(BEFORE, b"{'version': 1}"),
     "half of it": lambda found: found[: len(found) // 2],
-    "brackets without end": cut(17, b"[" * 100_000),
-    "a list": cut(17, b"[1, 2]"),
-    "nothing": cut(17),
+    "brackets without end": cut(BEFORE, b"[" * 100_000),
+    "a list": cut(BEFORE, b"[1, 2]"),
+    "nothing": cut(BEFORE),
     "another number of ranks": changed(("size",), 4),
     "another rank": changed(("rank",), 2),
     "a plane too many": changed(("offer", "channels", 0, "planes"), lambda planes: planes * 2),
@@ -259,35 +284,42 @@ OFFERS: dict[str, Damage] = {
 def test_offers(tmp_path: Path, name: str) -> None:
     found = joined(tmp_path, OFFERS[name])
     for rank in (0, 2):
-        check(found[rank], f"rank {LIAR}", "softmrc/group/says/")
+        check(found[rank], f"rank {LIAR}", "softmrc/group/record/")
     check(found[LIAR], f"rank {LIAR}")
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_rank_with_the_addresses_of_another(tmp_path: Path, victim: int) -> None:
+def test_a_rank_with_the_addresses_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: int) -> None:
     """Also its own: whatever is sent there would reach the wrong one."""
 
-    def elsewhere(_: Any) -> Any:
-        for file in tmp_path.iterdir():
-            is_whole = set(file.stem) <= set(string.hexdigits)  # or still being written, under another name
-            key = bytes.fromhex(file.stem).decode() if is_whole else ""
-            if fnmatch.fnmatch(key, f"softmrc/group/says/{victim}"):
-                return json.loads(file.read_text()[17:])["offer"]["channels"][0]["planes"]
-        raise AssertionError(f"rank {victim} has said nothing")
+    offers: dict[int, Any] = {}
+    offer = GroupJoin._offer
 
-    found = joined(tmp_path, changed(("offer", "channels", 0, "planes"), elsewhere))
+    def offered(self: GroupJoin, channels: Any) -> Any:
+        offers[self.rank] = offer(self, channels)
+        return offers[self.rank]
+
+    monkeypatch.setattr(GroupJoin, "_offer", offered)
+    found = joined(
+        tmp_path, changed(("offer", "channels", 0, "planes"), lambda _: offers[victim]["channels"][0]["planes"])
+    )
     for rank in (0, 2):
-        check(found[rank], "rank 1", f"rank {victim}", "127.0.0.1 port", "softmrc/group/says/")
+        check(found[rank], "rank 1", f"rank {victim}", "127.0.0.1 port", "softmrc/group/record/")
 
 
-def test_a_copy_of_what_another_rank_said(tmp_path: Path) -> None:
+def test_a_copy_of_what_another_rank_wrote(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    found = joined(tmp_path, lambda _: store.get("softmrc/group/says/0"), timeout_s=0.5)
-    for rank in (0, 2):
-        check(found[rank], f"rank {LIAR} did not join", f"softmrc/group/says/{LIAR} is a copy of what rank 0 said")
+
+    def copied(found: bytes) -> bytes:
+        nonce = store.get("softmrc/group/nonce").decode().split()[-1]
+        return store.get(f"softmrc/group/record/{nonce}/2")
+
+    for rank, error in enumerate(joined(tmp_path, copied, timeout_s=1.0)):
+        if rank != LIAR:
+            check(error, f"rank {LIAR} has rank 2, and not {LIAR}", "softmrc/group/record/", f"/{LIAR})")
 
 
-def test_entries_of_another_run(tmp_path: Path) -> None:
+def test_records_of_another_run(tmp_path: Path) -> None:
     """A whole run's, put back after it ended: nobody of it is there, and nobody is waited for longer than allowed."""
     store = DirectoryStore(tmp_path)
 
@@ -297,51 +329,62 @@ def test_entries_of_another_run(tmp_path: Path) -> None:
 
     assert outcomes(lambda rank: live(rank, 20.0)) == ["joined"] * SIZE
     for error in outcomes(lambda rank: live(rank, 0.5), range(2)):
-        check(error, "rank 2 did not join", "nothing is under softmrc/group/heard/", "of an earlier run")
+        check(error, "rank 2 did not join", "nothing is under softmrc/group/record/")
+    for error in outcomes(lambda rank: live(rank + 1, 0.5), range(2)):
+        check(error, "rank 0 did not join", "softmrc/group/record/")
 
 
 # The same as a rank of torch meets it.
 
-TORCH_SAYS = {
+NO_NONCE = {
     "no text": b"\xff\xfe",
     "nothing": b"",
-    "no token": b"somewhere else",
-    "of another run": b"0123456789abcdef host",
+    "no nonce": b"somewhere else",
+    "of another run": b"10 0123456789abcdef",
 }
 
 
-def member(store: Any, timeout_s: float) -> Any:
+def member(store: Any, timeout_s: float, rank: int = 0) -> Any:
     from softmrc.torch import backend
 
     options = SimpleNamespace(
-        store=store, group_rank=0, group_size=2, timeout=timedelta(seconds=timeout_s), global_ranks_in_group=[]
+        store=store, group_rank=rank, group_size=2, timeout=timedelta(seconds=timeout_s), global_ranks_in_group=[]
     )
     return backend.MrcProcessGroup(options)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", TORCH_SAYS)
-def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
+@pytest.mark.parametrize("name", NO_NONCE)
+def test_a_rank_of_torch_that_finds_no_nonce(name: str) -> None:
     import torch.distributed as dist
 
     store = dist.HashStore()
-    store.set("softmrc/mrc/says/1", TORCH_SAYS[name])
+    store.set("softmrc/mrc/nonce", NO_NONCE[name])
     with pytest.raises(RuntimeError) as raised:
-        member(store, 0.5)
-    check(raised.value, "rank 1 did not join the group of 2", "softmrc/mrc/")
+        member(store, 0.5, rank=1)
+    check(raised.value, "rank 0 did not join the group of 2", "softmrc/mrc/")
+
+
+def record(**fields: Any) -> str:
+    """What a rank says of itself that has yet to know where the others are."""
+    return json.dumps({**json.loads(RankInfo.own(1, 0).to_wire(1, 2)), **fields})
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 3, "channels": 7}'])
+@pytest.mark.parametrize(
+    "offer", ["", "no JSON", "[]", "{}", '{"version": 1}', record(), record(offer={"channels": 7})]
+)
 def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
     import torch.distributed as dist
 
     store = dist.HashStore()
 
     def lie() -> None:
-        table = StoreRendezvous(store, "mrc", 1, 2, 20.0)
-        table.agree(RankInfo.own(1, 0).to_wire(1, 2))
-        table.tell(offer)
+        meets = StoreRendezvous(store, "mrc", 1, 2, 20.0)
+        meets.join(record())
+        with pytest.raises(CollectiveError, match="did not get ready: rank 1"):
+            meets.exchange("places", offer)
+            meets.be_ready()
 
     with ThreadPoolExecutor(1) as pool:
         liar = pool.submit(lie)
@@ -352,14 +395,14 @@ def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("greeting", ["", "elsewhere", "[]", "{}", '{"version": 1}'])
-def test_a_rank_of_torch_that_is_greeted_with_something_else(greeting: str) -> None:
+@pytest.mark.parametrize("text", ["", "elsewhere", "[]", "{}", '{"version": 1}'])
+def test_a_rank_of_torch_that_finds_a_record_of_something_else(text: str) -> None:
     import torch.distributed as dist
 
     store = dist.HashStore()
     with ThreadPoolExecutor(1) as pool:
-        liar = pool.submit(lambda: StoreRendezvous(store, "mrc", 1, 2, 20.0).agree(greeting))
+        liar = pool.submit(lambda: StoreRendezvous(store, "mrc", 1, 2, 20.0).join(text))
         with pytest.raises(RuntimeError) as raised:
             member(store, 20.0)
         liar.result(PATIENCE_S)
-    check(raised.value, "rank 1", "softmrc/mrc/says/1")
+    check(raised.value, "rank 1", "softmrc/mrc/record/")

@@ -15,7 +15,7 @@ from softmrc.collectives.block import Block, CollectiveKind, DType, ReduceOp, as
 from softmrc.collectives.inflight import InflightOps, MemoryClaim, NativeOp
 from softmrc.collectives.rank_info import MAX_CHANNELS
 from softmrc.collectives.recorder import recorder_of
-from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs, excuse_to_others
+from softmrc.collectives.rendezvous import GroupJoin, PeerQueuePairs
 from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.collectives.work import CollectiveError, Work, callback_thread, suppress_errors
 from softmrc.config import DeviceConfig
@@ -56,7 +56,7 @@ class Group:
         disown_in_child(self, f"rank {self.rank} of the group")
         self._explanations: dict[str, str] = {}  # of what ended the group
         self._closed = False
-        self._recorder = recorder_of(self, meeting.name, meeting.table.sitting)
+        self._recorder = recorder_of(self, meeting.name, meeting.rendezvous.nonce)
         self.inflight = InflightOps(self._recorder)
         _open.add(self)
         self.device.groups.add(self)
@@ -87,19 +87,18 @@ class Group:
         _positive("timeout_s", timeout_s)
         if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MAX_CHANNELS:
             raise ConfigError("lanes", lanes, f"1 to {MAX_CHANNELS}, or None: by processors and ranks")
-        table = StoreRendezvous(store, name, rank, size, timeout_s, secret_of(None))
-        config = device_config or DeviceConfig()
+        rendezvous = StoreRendezvous(store, name, rank, size, timeout_s, secret_of(None))
+        config, made = device_config or DeviceConfig(), device
         try:
+            if size > 1:
+                rendezvous.start()
             made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
-        except Exception as error:
-            excuse_to_others(table, error, rank, size)
-            raise
-        is_firm = bool(lanes or (device.config if device else config).lanes)
-        try:
-            meeting = GroupJoin(table, rank, size, made, timeout_s, min(lanes or MAX_CHANNELS, made.lanes), is_firm)
-            return cls(meeting, timeout_s, owns_device)
-        except BaseException:
-            if owns_device:
+            is_firm = bool(lanes or (device.config if device else config).lanes)
+            most = min(lanes or MAX_CHANNELS, made.lanes)
+            return cls(GroupJoin(rendezvous, rank, size, made, timeout_s, most, is_firm), timeout_s, owns_device)
+        except BaseException as error:
+            suppress_errors(functools.partial(rendezvous.excuse, error))
+            if owns_device and made:
                 made.close()
             raise
 

@@ -9,13 +9,12 @@ import reprlib
 import socket
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.collectives.work import CollectiveError
 from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.config.planes import namespace
@@ -23,7 +22,6 @@ from softmrc.connection import validate
 from softmrc.connection.validate import ProtocolError
 from softmrc.device import PeerPlane
 
-VERSION = 9
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
@@ -47,7 +45,7 @@ def boot() -> str:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """What a rank says first."""
+    """What the record of a rank says."""
 
     host: str
     network: int
@@ -57,7 +55,7 @@ class RankInfo:
     is_sure: bool = (
         False  # whoever is on its host reaches it there: there is no cable, and nothing is broken on purpose
     )
-    offer: Offer | None = None  # how it is reached; None: it says so when it has heard the others
+    offer: Offer | None = None  # how it is reached; None: it says so when it knows where the others are
 
     @classmethod
     def own(cls, cores: int, lanes: int, **more: Any) -> Self:
@@ -72,21 +70,15 @@ class RankInfo:
         return json.dumps({**_alike(rank, size), **vars(self)})
 
     @classmethod
-    def from_wire(cls, texts: Sequence[str], table: StoreRendezvous) -> list[Self]:
-        """What each rank said, if every field is what it should be."""
+    def from_wire(cls, texts: Sequence[str], where_of: Callable[[int], str]) -> list[Self]:
+        """What each rank said, if every field is what it should be; `where_of` names the key of its record."""
         found = []
         for rank, text in enumerate(texts):
-            where = table.key("says", rank)
+            where = where_of(rank)
             try:
                 words = read(text)
                 for key, value in _alike(rank, len(texts)).items():
                     if type(words.get(key)) is not type(value) or words[key] != value:  # true is not 1
-                        if key == "version":
-                            raise CollectiveError(
-                                f"rank {rank} runs another version of SoftMRC (its records are of version"
-                                f" {reprlib.repr(words.get(key))}, this rank's of version {value}):"
-                                f" install the same for all ranks ({where})"
-                            )
                         raise CollectiveError(
                             f"rank {rank} has {key} {reprlib.repr(words.get(key))}, and not {value};"
                             f" set them alike ({where})"
@@ -104,7 +96,7 @@ class RankInfo:
 
 
 def _alike(rank: int, size: int) -> Offer:
-    return {"version": VERSION, "byteorder": sys.byteorder, "rank": rank, "size": size}
+    return {"byteorder": sys.byteorder, "rank": rank, "size": size}
 
 
 @dataclass(frozen=True)

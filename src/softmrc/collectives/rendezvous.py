@@ -1,4 +1,4 @@
-"""How ranks find each other: each says where it is through a store, and reads what the others said.
+"""How ranks find each other: each says through a store where it is, and reads the list of what all said.
 
 Nobody is connected to but the next rank, to see whether planes work. Everybody keeps numbers for queue pairs and keys
 to rings, and says which; with what all have in common both ends of a connection can work out the rest when one of them
@@ -7,15 +7,14 @@ first speaks (`core/collectives/group_directory.h`). So a rank costs another an 
 Without a secret whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is
 kept is drawn at random, and the rest follows from tokens that are, so that nobody else can guess them. With a secret
 (SOFTMRC_SECRET) each rank proves with it whatever it says, wherever the ranks are: who can only read or write the store
-cannot be one of them, nor have them take each other to be on one host. Where packets leave the machine they are sealed
-as well, and each rank says its share of the keys; then whoever can read or write the wire is not trusted either.
+cannot be one of them, nor have them take each other to be on one host. Where packets leave the machine they are then
+encrypted as well, unless `seal` is "off", and each rank says its share of the keys; a group that cannot does not form.
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
-import json
 import logging
 import os
 import reprlib
@@ -36,9 +35,8 @@ from softmrc.collectives.rank_info import (
     check,
     is_final,
     parse_channels,
-    read,
 )
-from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.store_rendezvous import EXCUSE_S, RendezvousRestarted, StoreRendezvous
 from softmrc.collectives.work import CollectiveError, suppress_errors
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.config.planes import SMALLEST_MTU
@@ -57,6 +55,7 @@ log = logging.getLogger(__name__)
 SEEN_EVERY_S = 0.005
 UNREACHED = "another is where it said to be, or only one of its other connections and this group is encrypted"
 SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
+SPOKEN_TO = "somebody of an earlier run spoke to this rank while it joined; join again"
 Found = dict[int, tuple[Offer, list[ChannelInfo]]]  # by rank, how the others are reached
 
 
@@ -87,17 +86,12 @@ def _in_words(key: str, value: Any) -> str:
 
 
 def cores_to_share(is_firm: bool) -> int:
-    """What a rank greets with: 0 where it says itself how many channels it has."""
+    """What the record of a rank says: 0 where it says itself how many channels it has."""
     return 0 if is_firm else max(1, int(cores()))
 
 
-def excuse_to_others(table: StoreRendezvous, error: BaseException, rank: int, size: int) -> None:
-    """This rank cannot join for that reason."""
-    suppress_errors(lambda: table.excuse(error, RankInfo.own(cores_to_share(False), 0).to_wire(rank, size)))
-
-
 class NotLocal(Exception):
-    """Not all ranks are where this one took them to be; they have agreed, and it may join with another device."""
+    """Not all ranks are where this one took them to be; it may go on in this rendezvous with another device."""
 
 
 class GroupJoin:
@@ -105,7 +99,7 @@ class GroupJoin:
 
     def __init__(
         self,
-        table: StoreRendezvous,
+        rendezvous: StoreRendezvous,
         rank: int,
         size: int,
         device: Device,
@@ -115,17 +109,17 @@ class GroupJoin:
         is_guess: bool = False,
     ) -> None:
         """With so many channels at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
-        share this host want the same processors. They may have greeted each other at this table already. Where the
-        device `is_guess`, it is for the case that all of them are on this host."""
-        self.name = table.name
-        self.table = table
+        share this host want the same processors. They may have joined the rendezvous already. Where the device
+        `is_guess`, it is for the case that all of them are on this host."""
+        self.name = rendezvous.name
+        self.rendezvous = rendezvous
         self.rank = rank
         self.size = size
         self.device = device
         self._timeout_s = timeout_s
         self._most_lanes = lanes
         self._is_guess = is_guess
-        self._secret = table.shared_secret
+        self._secret = rendezvous.shared_secret
         self._share = KeyShare() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = cores_to_share(is_firm)
         self._memory = shm.memory_of_this_process() if shm.is_wanted(device) else ""
@@ -135,7 +129,8 @@ class GroupJoin:
         self.lanes: list[int] = []  # of the device, by channel
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
-        self._told: dict[int, PeerEncryption | None] = {}  # by rank: its share of the keys
+        self._said_in = "record"  # where each rank says how it is reached
+        self._shares: dict[int, PeerEncryption | None] = {}  # of the keys, by rank
         self._places: dict[int, list[ChannelInfo]] = {}  # of the others
         self.mtu = device.payload(self._share is not None)  # the smallest of all ranks'
 
@@ -151,9 +146,9 @@ class GroupJoin:
                 if self.rank == 0 and self._leaves_unsealed():
                     _say_unsealed()
         except BaseException as error:
-            why = str(error) or type(error).__name__
+            why, linger_s = str(error) or type(error).__name__, EXCUSE_S if isinstance(error, Exception) else 0.0
             if not isinstance(error, NotLocal):
-                suppress_errors(lambda: self.table.give_up(why))
+                suppress_errors(lambda: self.rendezvous.give_up(why, linger_s))
             if native is not None:
                 native.close(0.0)
             self.leave()
@@ -173,54 +168,62 @@ class GroupJoin:
         return _core.CollectiveGroup(self.device.native, homes, self.rank, self.size, number, seed, port)
 
     def _likely_channels(self) -> int:
-        """By what the others said; before they are heard, by the ranks that are on this host in all likelihood."""
-        if self.table.said:
-            return min(self._most_lanes, channels_of(RankInfo.from_wire(self.table.said, self.table)))
+        """By what the others said; before that is known, by the ranks that are on this host in all likelihood."""
+        if self.rendezvous.records:
+            return min(self._most_lanes, channels_of(self.infos()))
         here = processes_here(unless_said=self.size if self.device.stays_here else 1)
         return max(1, min(self._most_lanes, self._cores // here if self._cores else self._most_lanes))
 
     def _join(self, native: Any) -> None:
         kept = zip(self.lanes, native.reserve(), strict=True)
         mine = [ChannelInfo(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
-        if not self.table.said:
-            # An old record can be put back, MAC and all: with a secret, offers are for those who agreed.
-            offer = self._offer(mine) if self._secret is None else None
-            lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
-            is_sure = self.device.stays_here and not self.device.env_faults and self._share is None
-            greeting = RankInfo.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
-            self.table.hear(greeting.to_wire(self.rank, self.size))
-        while not self._has_joined(native, mine):
-            self._forget()
-            if not native.stop():
-                raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
+        while True:
+            try:
+                self._take_part(native, mine)
+                break
+            except RendezvousRestarted:
+                self._forget()
+                if not native.stop():
+                    raise CollectiveError(SPOKEN_TO) from None
+        if self._share is not None:
+            self._share.forget()
         if not self._is_sure:
             self._agree_on_size(native)
             self._seen_until = time.monotonic() + path_check.SILENT_S
             self._see_planes(native)
 
-    def _has_joined(self, native: Any, mine: list[ChannelInfo]) -> bool:
-        """At once, where all have said how they are reached; else they agree, and then say so. False where somebody has
-        said something new meanwhile."""
-        table = self.table
-        try:
-            greetings = RankInfo.from_wire(table.said, table)
-            found = self._found(mine, greetings) if is_final(greetings) else None
-            channels = min(len(mine), channels_of(greetings))
-            is_even = found is not None and all(len(its) == channels == len(mine) for _, its in found.values())
-            if found is not None and is_even:
-                self._learn(native, mine, found)
-        except CollectiveError:
-            if table.is_confirmed or table.confirm():
-                raise
-            return False
-        if not is_even:
-            if not table.is_confirmed and not table.confirm():
-                return False
-            self._agree(native, mine, greetings, found, channels)
-        self._is_sure = are_sure(greetings)
-        self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
+    def infos(self) -> list[RankInfo]:
+        """The records of all ranks."""
+        return RankInfo.from_wire(self.rendezvous.records, self._where)
+
+    def _take_part(self, native: Any, mine: list[ChannelInfo]) -> None:
+        """Until all ranks are ready. Their records say how they are reached, unless some have to know first whether
+        all are on one host; then they say it in another exchange."""
+        self._said_in = "record"
+        if not self.rendezvous.records:
+            self.rendezvous.join(self._info(mine))
+        infos = self.infos()
+        if not is_final(infos):
+            if self._is_guess and not are_together(infos):
+                raise NotLocal
+            self._narrow(native, mine, channels_of(infos))
+            self._said_in = "places"
+            infos = RankInfo.from_wire(self.rendezvous.exchange("places", self._info(mine)), self._where)
+        found = {peer: self._parsed(peer, infos[peer].offer or {}) for peer in self._others()}
+        self._check_places({self.rank: mine, **{peer: channels for peer, (_, channels) in found.items()}})
+        self._narrow(native, mine, min(channels_of(infos), *(len(its) for _, its in found.values())))
+        self._learn(native, mine, found)
+        self._is_sure = are_sure(infos)
+        self._share_cores(sum(one.host == infos[self.rank].host for one in infos))
         self._start(native)
-        return table.be_ready()
+        self.rendezvous.be_ready()
+
+    def _info(self, mine: list[ChannelInfo]) -> str:
+        lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
+        is_sure = self.device.stays_here and not self.device.env_faults and self._share is None
+        offer = self._offer(mine)
+        info = RankInfo.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
+        return info.to_wire(self.rank, self.size)
 
     def _agree_on_size(self, native: Any) -> None:
         """All are ready and nobody has spoken yet. Each rank sees which packets get through to the next one; where full
@@ -232,37 +235,19 @@ class GroupJoin:
         for pause_s in survey.pauses():
             time.sleep(pause_s)
         survey.note(f"rank {peer}")
-        told = self.table.tell(str(survey.payload), "sizes")
+        told = self.rendezvous.exchange("sizes", str(survey.payload))
         try:
-            sizes = [whole(f"{self.table.key('sizes', rank)}", int(text), 16) for rank, text in enumerate(told)]
+            sizes = [whole(self.rendezvous.key("sizes", rank), int(text), 16) for rank, text in enumerate(told)]
         except (ValueError, ConfigError) as error:
             raise CollectiveError(f"a rank told a size of packets that makes no sense: {error}") from None
         if (payload := max(min(sizes), SMALLEST_MTU)) >= self.mtu:
             return
         self.mtu = whole_payload(payload)
         if not native.stop():
-            raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
+            raise CollectiveError(SPOKEN_TO)
         self._set_terms(native)
         self._start(native)
-        self.table.tell("", "narrowed")
-
-    def _found(self, mine: list[ChannelInfo], greetings: list[RankInfo]) -> Found:
-        """How each of the others is reached, as it said in its greeting."""
-        found = {peer: self._parsed(peer, greetings[peer].offer or {}) for peer in self._others()}
-        self._check_places({self.rank: mine, **{peer: channels for peer, (_, channels) in found.items()}})
-        return found
-
-    def _agree(
-        self, native: Any, mine: list[ChannelInfo], greetings: list[RankInfo], found: Found | None, channels: int
-    ) -> None:
-        """With those who have confirmed what they said, on so many channels or fewer, and on how they are reached."""
-        if found is None:
-            if self._is_guess and not are_together(greetings):
-                raise NotLocal
-            self._narrow(native, mine, channels)
-            found = self._exchange(mine)
-        self._narrow(native, mine, min(channels, *(len(its) for _, its in found.values())))
-        self._learn(native, mine, found)
+        self.rendezvous.exchange("narrowed", "")
 
     def _narrow(self, native: Any, mine: list[ChannelInfo], channels: int) -> None:
         if channels < len(mine):
@@ -349,37 +334,21 @@ class GroupJoin:
 
     def _where(self, peer: int) -> str:
         """Under which key a rank says how it is reached."""
-        return self.table.told_at(peer) if self.table.has_told else self.table.key("says", peer)
+        return self.rendezvous.key(self._said_in, peer)
 
     def _parsed(self, peer: int, offer: Offer) -> tuple[Offer, list[ChannelInfo]]:
         where = self._where(peer)
         try:
             self._compare(peer, offer, {"icrc": self.device.config.icrc, "sealed": self._share is not None}, where)
-            self._told[peer] = PeerEncryption.parse("seal", offer.get("seal"))
-            if self._share is not None and self._told[peer] is None:
+            self._shares[peer] = PeerEncryption.parse("seal", offer.get("seal"))
+            if self._share is not None and self._shares[peer] is None:
                 raise ProtocolError("seal", offer.get("seal"), "its share of the keys")
             check(offer)
             channels = parse_channels(offer, self.size)
         except ProtocolError as error:
-            raise self._makes_no_sense(peer, error) from None
+            raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
         self._compare_planes(peer, channels, where)
         return offer, channels
-
-    def _makes_no_sense(self, peer: int, error: ProtocolError) -> CollectiveError:
-        return CollectiveError(f"rank {peer}: {self._where(peer)} makes no sense: {error}")
-
-    def _exchange(self, mine: list[ChannelInfo]) -> Found:
-        """How each of the others is reached, of ranks that have agreed."""
-        told = self.table.tell(json.dumps(self._offer(mine)))
-        found = {peer: self._parsed(peer, self._read(peer, told[peer])) for peer in self._others()}
-        self._check_places({self.rank: mine, **{peer: channels for peer, (_, channels) in found.items()}})
-        return found
-
-    def _read(self, peer: int, text: str) -> Offer:
-        try:
-            return read(text)
-        except ProtocolError as error:
-            raise self._makes_no_sense(peer, error) from None
 
     def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
         for key, value in mine.items():
@@ -403,13 +372,11 @@ class GroupJoin:
                 self._seal(peer, at, mine, its)
             except (ConfigError, ProtocolError, TypeError) as error:  # numbers that fit their field and not each other
                 raise CollectiveError(f"rank {peer} cannot be reached as {self._where(peer)} says: {error}") from None
-        if self._share is not None:
-            self._share.forget()
 
     def _set_terms(self, native: Any) -> None:
         """What every queue pair of the group is made with."""
         config = self.device.config
-        key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
+        key = int.from_bytes(self.rendezvous.secret[:8]), int.from_bytes(self.rendezvous.secret[8:16])
         receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
         native.set_params(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
 
@@ -420,6 +387,13 @@ class GroupJoin:
             if its != mine:
                 self._compare(peer, {"number of planes": len(its)}, {"number of planes": len(mine)}, where)
                 self._compare(peer, {"planes of IP": its}, {"planes of IP": mine}, where)
+            if self._secret is None or self._share is not None or self.device.config.seal != "auto":
+                continue
+            if away := [str(plane.address) for plane in channel.planes if not plane.address.is_loopback]:
+                raise CollectiveError(
+                    f"rank {peer} is at {away[0]}, off this machine, where packets are encrypted; rank {self.rank} has"
+                    f" planes on loopback alone, where they are not: set {SET_BY['number of planes']} alike ({where})"
+                )
 
     def _check_places(self, found: dict[int, list[ChannelInfo]]) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
@@ -448,10 +422,10 @@ class GroupJoin:
     def _seal(self, peer: int, at: list[int], mine: list[ChannelInfo], its: list[ChannelInfo]) -> None:
         """Has the lanes know the keys of queue pairs to come, where packets are sealed: they are used up when one of
         the two first speaks, and what they were made of is forgotten before."""
-        told = self._told[peer]
+        told = self._shares[peer]
         if self._share is None or told is None:
             return
-        salt, secret = f"softmrc group {self.table.key('says', 0)}".encode(), self._secret or b""
+        salt, secret = f"softmrc group {self.rendezvous.key('record', 0)}".encode(), self._secret or b""
         for lane, place, here, there in zip(self.lanes, at, mine, its, strict=True):
             for use in range(2):
                 ours, theirs = here.qpn(peer, use), there.qpn(self.rank, use)

@@ -64,12 +64,6 @@ class PeerEncryption:
         return cls(Cipher[cipher], validate.in_hex(f"{name}.share", share, SHARE_BYTES))
 
 
-def proof_of(secret: bytes, about: str, words: str) -> str:
-    """That whoever said this in a store that others can write to knows the secret."""
-    text = "\0".join(("softmrc store", about, words))
-    return hmac.digest(secret, text.encode(), hashlib.sha256).hex()
-
-
 class KeyShare:
     """This end's part of the keys."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,9 @@ from softmrc._support.threads import fork_safe_lock
 from softmrc.collectives import Group
 from softmrc.collectives.group import made_for
 from softmrc.collectives.rank_info import MAX_CHANNELS, RankInfo
-from softmrc.collectives.rendezvous import GroupJoin, NotLocal, cores_to_share, excuse_to_others
+from softmrc.collectives.rendezvous import GroupJoin, NotLocal, cores_to_share
 from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.work import CollectiveError, suppress_errors
 from softmrc.config import interfaces
 from softmrc.connection.bootstrap import secret_of
 from softmrc.device import Device
@@ -38,30 +40,33 @@ class Membership:
         we do not see."""
         self._timeout_s = timeout_s
         self._rank, self._size = rank, size
-        table = StoreRendezvous(store, "mrc", rank, size, timeout_s, secret_of(None), scope)
+        rendezvous = StoreRendezvous(store, "mrc", rank, size, timeout_s, secret_of(None), scope)
         try:
+            if size > 1:
+                rendezvous.start()
             self._wanted = settings.of_process()
-            self.group = self._joined(table)
+            self.group = self._joined(rendezvous)
         except BaseException as error:
-            excuse_to_others(table, error, rank, size)
+            suppress_errors(functools.partial(rendezvous.excuse, error))
             raise
         self._has_left = False
 
-    def _joined(self, table: StoreRendezvous) -> Group:
+    def _joined(self, rendezvous: StoreRendezvous) -> Group:
         """With the planes that were asked for, or those for ranks of one host; if some are on others, with what
         connects those."""
         if found := settings.likely(self._wanted, self._size):
             try:
-                return self._joined_with(table, found, is_guess=not self._wanted.planes)
+                return self._joined_with(rendezvous, found, is_guess=not self._wanted.planes)
             except NotLocal:
                 pass
-            except Exception:
+            except Exception as error:
                 # A guess may be wrong, unless it was told that ranks are here, or all are.
-                if self._wanted.planes or table.said or len(set(self._hosts(table))) == 1:
+                is_no_guess = self._wanted.planes or rendezvous.records or isinstance(error, CollectiveError)
+                if is_no_guess or len(set(self._hosts(rendezvous))) == 1:
                     raise
-        return self._joined_with(table, settings.chosen(self._wanted, self._hosts(table)), is_guess=False)
+        return self._joined_with(rendezvous, settings.chosen(self._wanted, self._hosts(rendezvous)), is_guess=False)
 
-    def _joined_with(self, table: StoreRendezvous, found: interfaces.DetectedPlanes, is_guess: bool) -> Group:
+    def _joined_with(self, rendezvous: StoreRendezvous, found: interfaces.DetectedPlanes, is_guess: bool) -> Group:
         planes, why = found
         lanes = self._wanted.device.lanes
         config = settings.device_here(self._wanted.device) if planes is settings.LOOPBACK else self._wanted.device
@@ -70,19 +75,20 @@ class Membership:
         try:
             channels = min(lanes or MAX_CHANNELS, device.lanes)
             meeting = GroupJoin(
-                table, self._rank, self._size, device, self._timeout_s, channels, bool(lanes), is_guess=is_guess
+                rendezvous, self._rank, self._size, device, self._timeout_s, channels, bool(lanes), is_guess=is_guess
             )
             return Group(meeting, self._timeout_s, owns_device=False)
         except BaseException:
             _give_back(self._key)
             raise
 
-    def _hosts(self, table: StoreRendezvous) -> list[tuple[str, int]]:
+    def _hosts(self, rendezvous: StoreRendezvous) -> list[tuple[str, int]]:
         """Where each rank is: the same for two of them exactly if loopback connects them."""
         lanes = self._wanted.device.lanes
-        if not table.said:
-            table.agree(RankInfo.own(cores_to_share(bool(lanes)), lanes).to_wire(self._rank, self._size))
-        return [one.where for one in RankInfo.from_wire(table.said, table)]
+        if not rendezvous.records:
+            rendezvous.join(RankInfo.own(cores_to_share(bool(lanes)), lanes).to_wire(self._rank, self._size))
+        infos = RankInfo.from_wire(rendezvous.records, lambda rank: rendezvous.key("record", rank))
+        return [one.where for one in infos]
 
     def leave(self) -> None:
         with _lock:
