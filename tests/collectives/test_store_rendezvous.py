@@ -150,6 +150,25 @@ def test_all_begin_again_with_a_rank_that_was_restarted(tmp_path: Path) -> None:
         assert found[0] == found[1] == found[3] == ["process 0", "process 1", "process 3"]
 
 
+def test_beginning_again_ends_with_the_time(tmp_path: Path) -> None:
+    """A rank says over and over that it is not in the list."""
+
+    def go(rank: int) -> None:
+        meets = StoreRendezvous(DirectoryStore(tmp_path), "group", rank, 2, 1.5)
+        while True:
+            try:
+                meets.join("")
+                if rank == 0:
+                    meets.be_ready()
+                meets._set(meets._shared("again"), "+")
+                meets.records = []
+            except RendezvousRestarted:
+                pass
+
+    for error in each(go, 2):
+        assert "timed out: rank " in str(error) and "the group of 2 within 1.5 s" in str(error), error
+
+
 def test_who_has_not_read_that_all_are_ready_finds_it_in_the_next_run_too(tmp_path: Path) -> None:
     """Rank 0 has set another nonce by then."""
 

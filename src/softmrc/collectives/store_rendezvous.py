@@ -94,7 +94,6 @@ class StoreRendezvous:
         self._has_given_up = False
         self._failure = ""  # which rank cannot join, and why, as the others were told
         self._stale = ""  # why this rank waits for another nonce
-        self._first_nonce = ""  # that was there before this rank
         self._refusals: dict[int, tuple[float, str]] = {}  # by rank: from when on it is refused, and why
 
     def start(self) -> None:
@@ -238,11 +237,10 @@ class StoreRendezvous:
             self._check_refusals()
             if time.monotonic() >= self._until:
                 raise self._timed_out("join", {0: self._stale or f"{NOTHING} {self._nonce_key}"})
-        if not self._first_nonce:
-            self._first_nonce = nonce if time.monotonic() < start + FIRST_WAIT_S else "none"
+        was_there = self.nonce == "" and time.monotonic() < start + FIRST_WAIT_S
         self.nonce, self._is_proved, self._has_list, self._stale = nonce, not why, False, ""
         if why:
-            until = time.monotonic() + (OLDER_UNPROVED_S if nonce == self._first_nonce else UNPROVED_S)
+            until = time.monotonic() + (OLDER_UNPROVED_S if was_there else UNPROVED_S)
             fault = f"{self._nonce_key} holds {why}; {SET_ALIKE}"
             self._refusals[0] = min(until, self._refusals.get(0, (until, ""))[0]), fault
         else:
@@ -272,7 +270,8 @@ class StoreRendezvous:
                 if (found := self._opened_all(keys, what)) is not None:
                     return found
                 self._pause(start)  # the store does not wait for what is there
-            if (error := self._event()) is None and time.monotonic() < self._until:
+            error, is_late = self._event(), time.monotonic() >= self._until
+            if error is None and not is_late:
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
                 continue
             # What rank 0 has decided with this nonce holds, whatever came after it.
@@ -281,7 +280,8 @@ class StoreRendezvous:
                 return found
             if isinstance(error, RendezvousRestarted):
                 self.records = []
-                if self._rank == 0:
+                error = None if is_late else error
+                if error and self._rank == 0:
                     self._restart()
             raise error or self._late(what)
 
@@ -357,7 +357,7 @@ class StoreRendezvous:
             )
         else:
             text = text[mac.end() :]
-        if "/record/" in key and not key.endswith("/all") and not RECORD.fullmatch(text):
+        if key.startswith(f"{self._shared('record')}/") and not key.endswith("/all") and not RECORD.fullmatch(text):
             raise ValueError("no record")
         return text
 
@@ -372,11 +372,7 @@ class StoreRendezvous:
         """Who has not written this in time. Where all have, rank 0 has not listed it."""
         faults = {rank: self._read(self.key(what, rank))[1] for rank in range(1, self._size) if rank != self._rank}
         if not any(faults.values()):
-            faults = {0: self._read(self._all_key(what))[1]}
-            if self._version != str(self.VERSION):
-                faults[0] += (
-                    f"; its records are of version {self._version}, those of rank {self._rank} of {self.VERSION}"
-                )
+            faults = {0: self._read(self._all_key(what))[1] or f"another nonce is under {self._nonce_key}"}
         return self._timed_out("join" if what == "record" else "get ready for", faults)
 
     def _timed_out(self, did: str, faults: dict[int, str]) -> CollectiveError:
