@@ -136,6 +136,8 @@ class Endpoint {
   // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be
   // used.
   void ping(std::uint32_t qpn) { node_ops_.ping(qpn); }
+  // When its peer last answered a ping of some queue pair; long ago: never.
+  Time pong_at(std::uint32_t qpn) const { return node_ops_.pong_at(qpn); }
   // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is
   // set up and after.
   MaybeError deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);

@@ -380,7 +380,8 @@ void NodeOps::handle_probe_answer(Time now, const wire::Packet& packet, const Ar
   if (!probe) return refuse_answer(now, packet, arrival);
   if (probe->owner == PendingProbe::Owner::caller)
     return record_probe_answer(now, *probe, arrival, response.service_ns);
-  if (probe->owner != PendingProbe::Owner::queue_pair) return;  // that something came has been noted
+  if (probe->owner == PendingProbe::Owner::liveness) peers_[arrival.peer].pong_at = now;
+  if (probe->owner != PendingProbe::Owner::queue_pair) return;
   if (QueuePair* pair = qps_.at(probe->slot)) {
     pair->on_probe_answer(now, probe->probe, now - probe->sent_at, shared_paths_from(probe->peer));
     scheduler_.schedule(now, probe->slot);
@@ -497,6 +498,11 @@ void NodeOps::ping(std::uint32_t qpn) {
     const auto port = static_cast<std::uint8_t>(std::countr_zero(left));
     caller_probes_.add({PendingProbe::Owner::liveness, 0, qpn, pair->peer(), {no_ev, port, 0}, Time{}});
   }
+}
+
+Time NodeOps::pong_at(std::uint32_t qpn) const {
+  const QueuePair* pair = qps_.qp(qpn);
+  return pair ? peers_[pair->peer()].pong_at : Time::long_ago();
 }
 
 bool NodeOps::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out) {

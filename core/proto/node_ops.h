@@ -68,6 +68,7 @@ class NodeOps {
   bool probe(std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
              TrafficClass traffic_class);
   void ping(std::uint32_t qpn);
+  Time pong_at(std::uint32_t qpn) const;
 
   // Out.
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {

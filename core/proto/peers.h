@@ -79,8 +79,9 @@ struct Peer {
   std::uint16_t received_id = 0;        // what `usable_ports` rests on ...
   RepeatTimer reminder;                 // ... and is answered again where some are not
   RecentUpdates sent;
-  bool is_known = false;       // some queue pair has had it for a peer
-  std::uint32_t first_qp = 0;  // slot of a queue pair to this peer, for its paths
+  Time pong_at = Time::long_ago();  // when it last answered a ping
+  bool is_known = false;            // some queue pair has had it for a peer
+  std::uint32_t first_qp = 0;       // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
   std::uint32_t queue_pairs = 0;                 // to this peer
   std::vector<SharedReversePath> reverse_paths;  // by port; empty while one queue pair at most needs them

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -56,10 +57,11 @@ class AeadProtector final : public PacketProtector {
   Time deadline() const { return tidies_at_; }
   void handle_timeout(Time now);
   std::size_t sessions() const { return by_qpn_.size(); }
-  // When something authentic came under this queue pair's keys; long ago: never, or it has none.
-  Time received_at(std::uint32_t qpn) const {
+  // When something authentic came under this queue pair's keys, if it has some.
+  std::optional<Time> received_at(std::uint32_t qpn) const {
     const auto found = by_qpn_.find(qpn);
-    return found == by_qpn_.end() ? Time::long_ago() : found->second->received_at;
+    if (found == by_qpn_.end()) return {};
+    return found->second->received_at;
   }
 
   std::uint32_t overhead() const override { return static_cast<std::uint32_t>(wire::sealed_data_overhead); }

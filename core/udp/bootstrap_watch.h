@@ -1,9 +1,9 @@
 // Watches the TCP connections over which queue pairs were set up. After the handshake they carry nothing but their end,
 // which says that the peer closed its queue pair or that its process ended.
 //
-// Whoever is on the path can end a TCP connection. Where packets are encrypted, only an authenticated goodbye counts;
-// anything else makes the state unconfirmed, and the peer is then pinged under the keys of the queue pair until it
-// has not answered several times in a row.
+// Whoever is on the path can end a TCP connection. Where the ends have authenticated each other, only an authenticated
+// goodbye counts; anything else makes the state unconfirmed, and the peer is then pinged, under the keys of the queue
+// pair where packets are encrypted, until it has not answered several times in a row.
 #pragma once
 
 #include <algorithm>
@@ -33,9 +33,9 @@ class BootstrapWatch {
   int fd() const { return epoll_fd_; }
 
   // The descriptor stays the caller's, who removes the queue pair before closing it; where it was closed earlier, its
-  // number may be another socket's, which is not touched. `goodbye` is what the peer sends
-  // last where packets are encrypted, else empty; `received` is what came with the last bytes of the handshake. `cqs`
-  // are those whose waiters are to be told. Throws DeviceError.
+  // number may be another socket's, which is not touched. `goodbye` is what the peer sends last where it has
+  // authenticated itself, else empty; `received` is what came with the last bytes of the handshake. `cqs` are those
+  // whose waiters are to be told. Throws DeviceError.
   void add(Time now, std::uint32_t qpn, int fd, std::string goodbye, std::string received,
            std::vector<std::uint32_t> cqs);
   void remove(std::uint32_t qpn);
@@ -50,7 +50,7 @@ class BootstrapWatch {
   std::vector<std::uint32_t> gone() const;
 
   Time deadline() const { return first_due_; }
-  // Asks `last_heard(qpn)` when a peer that is unconfirmed was heard under its keys, and calls `ping(qpn)` or finds it
+  // Asks `last_heard(qpn)` when a peer that is unconfirmed was last heard, and calls `ping(qpn)` or finds it
   // gone. Calls `give_up(qpn)` once for each peer that has been gone for so long that it acknowledges nothing more.
   // Adds completion queues as `read` does.
   template <typename LastHeard, typename Ping, typename GiveUp>

@@ -88,7 +88,7 @@ void Lane::read_bootstraps(Time now) {
   std::vector<std::uint32_t> cqs;
   bootstrap_watch_.read(now, cqs);
   bootstrap_watch_.handle_timeout(now, [this](std::uint32_t qpn) {
-    return protectors_.received_at(qpn);
+    return protectors_.received_at(qpn).value_or(engine_.pong_at(qpn));
   }, [this](std::uint32_t qpn) { engine_.ping(qpn); }, [&](std::uint32_t qpn) { engine_.modify_error(now, qpn); }, cqs);
   for (const std::uint32_t cq : cqs) set_readable(cq);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,7 +65,7 @@ class ProtectorTable {
     for (const std::uint32_t peer : gone) forget(peer);
     plain_->on_peers_removed();
   }
-  Time received_at(std::uint32_t qpn) const { return sessions_.received_at(qpn); }
+  std::optional<Time> received_at(std::uint32_t qpn) const { return sessions_.received_at(qpn); }
   Time deadline() const { return sessions_.deadline(); }
   void handle_timeout(Time now) { sessions_.handle_timeout(now); }
 
