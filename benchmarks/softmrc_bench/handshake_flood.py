@@ -2,7 +2,7 @@
 
     python -m softmrc_bench.handshake_flood RATE HOST:PORT
 
-Each says hello, and makes an offer with a proof that is none. Loopback only.
+Each says hello with a message that proves nothing: a key, and a tag of nothing. Loopback only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import struct
 import sys
 import time
 
+from softmrc import _core
 from softmrc._support.subprocesses import write_message
-from softmrc.connection.handshake import VERSION, framed
 from softmrc_bench import flood
 
 PER_S = 10_000
 AT_ONCE = 256  # that are open
-WORDS = framed({"softmrc": VERSION, "nonce": secrets.token_hex(32), "sealed": True}) + framed(
-    {"body": "{}", "seal": "0" * 64}
-)
+OF_SECRET = 1  # what the sender authenticates itself by
+BODY = struct.pack(">4sHHB", b"SMRC", _core.HANDSHAKE_VERSION, _core.WIRE_VERSION, OF_SECRET) + secrets.token_bytes(48)
+HELLO = struct.pack(">Ic", len(BODY) + 1, b"H") + BODY
 NO_LINGER = struct.pack("ii", 1, 0)  # what is closed is gone, and its port free
 
 
@@ -37,7 +37,7 @@ def knock(target: tuple[str, int]) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
     with contextlib.suppress(OSError):
         sock.connect(target)
-        sock.send(WORDS)
+        sock.send(HELLO)
     return sock
 
 

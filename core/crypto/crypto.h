@@ -1,5 +1,5 @@
-// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), SHA-256, HMAC-SHA256, X25519
-// and Ed25519. The one place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
+// What encryption takes from a library of cryptography: two ciphers that authenticate (AEAD), SHA-256, HMAC-SHA256 and
+// X25519. The one place that knows which library that is: openssl.cpp, or no_openssl.cpp where there is none.
 #pragma once
 
 #include <array>
@@ -15,7 +15,6 @@ using Bytes = std::span<const std::uint8_t>;
 using MutableBytes = std::span<std::uint8_t>;
 using Secret = std::array<std::uint8_t, 32>;
 using Nonce = std::array<std::uint8_t, 12>;
-using Signature = std::array<std::uint8_t, 64>;
 
 constexpr std::size_t tag_size = 16;
 
@@ -55,12 +54,6 @@ Secret hmac_sha256(Bytes key, Bytes text);
 Secret x25519_public(const Secret& own);
 // What both sides have in common. False: the other's key is one that leaves no choice.
 bool x25519(const Secret& own, const Secret& others, Secret& shared);
-
-// Likewise of one that signs.
-Secret ed25519_public(const Secret& own);
-Signature ed25519_sign(const Secret& own, Bytes text);
-// Whether who has that key has signed that text.
-bool ed25519_verify(const Secret& others, Bytes text, const Signature& signature);
 
 void secure_zero(void* memory, std::size_t size);
 

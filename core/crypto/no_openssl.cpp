@@ -5,7 +5,7 @@
 namespace softmrc::crypto {
 namespace {
 
-[[noreturn]] void fail() { throw CheckFailure("built without sealing: OpenSSL's headers were not there"); }
+[[noreturn]] void fail() { throw CheckFailure("built without libcrypto"); }
 
 }  // namespace
 
@@ -26,9 +26,6 @@ Secret sha256(Bytes) { fail(); }
 Secret hmac_sha256(Bytes, Bytes) { fail(); }
 Secret x25519_public(const Secret&) { fail(); }
 bool x25519(const Secret&, const Secret&, Secret&) { fail(); }
-Secret ed25519_public(const Secret&) { fail(); }
-Signature ed25519_sign(const Secret&, Bytes) { fail(); }
-bool ed25519_verify(const Secret&, Bytes, const Signature&) { fail(); }
 void secure_zero(void*, std::size_t) {}
 
 }  // namespace softmrc::crypto

@@ -21,7 +21,6 @@ const EVP_CIPHER* cipher_of(Cipher cipher) {
 struct FreeKey {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
 template <typename T>
 using Owned = std::unique_ptr<T, FreeKey>;
@@ -123,25 +122,6 @@ bool x25519(const Secret& own, const Secret& others, Secret& shared) {
   std::size_t size = shared.size();
   return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 &&
          EVP_PKEY_derive(context.get(), shared.data(), &size) == 1 && size == shared.size();
-}
-
-Secret ed25519_public(const Secret& own) { return public_of(EVP_PKEY_ED25519, own); }
-
-Signature ed25519_sign(const Secret& own, Bytes text) {
-  const Owned<EVP_PKEY> key = private_key(EVP_PKEY_ED25519, own);
-  const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
-  Signature out;
-  std::size_t size = out.size();
-  SOFTMRC_CHECK(key && context && EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1 &&
-                EVP_DigestSign(context.get(), out.data(), &size, text.data(), text.size()) == 1 && size == out.size());
-  return out;
-}
-
-bool ed25519_verify(const Secret& others, Bytes text, const Signature& signature) {
-  const Owned<EVP_PKEY> key(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, others.data(), others.size()));
-  const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
-  SOFTMRC_CHECK(key && context && EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1);
-  return EVP_DigestVerify(context.get(), signature.data(), signature.size(), text.data(), text.size()) == 1;
 }
 
 void secure_zero(void* memory, std::size_t size) { OPENSSL_cleanse(memory, size); }

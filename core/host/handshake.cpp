@@ -2,33 +2,32 @@
 
 #include <algorithm>
 
-#include "host/node.h"
-
 namespace softmrc::host {
 namespace {
 
-constexpr std::uint16_t version = 2;        // also raised when offers change
-constexpr std::size_t largest_hello = 256;  // the first frame is anybody's
-constexpr std::size_t largest_frame = 1 << 18;
+constexpr std::array<std::uint8_t, 4> magic{'S', 'M', 'R', 'C'};
 constexpr std::size_t longest_words = 200;
 
 // Kinds of frames.
-constexpr std::uint8_t frame_hello = 'H', frame_offer = 'O', frame_ready = 'R', frame_error = 'E';
+constexpr std::uint8_t frame_hello = 'H', frame_confirm = 'C', frame_session = 'S', frame_refusal = 'E';
+// What a frame of an established session holds.
+constexpr std::uint8_t step_offer = 1, step_ready = 2, step_narrowed = 3, step_goodbye = 4, step_refusal = 5;
 
-constexpr const char* listener_knows = "the listener knows the secret";
-constexpr const char* connector_offers = "the connector offers";
-constexpr const char* listener_offers = "the listener offers";
-constexpr const char* connector_is_ready = "the connector is ready";
+constexpr const char* another_protocol = "does not speak this protocol; is it something else that has this port?";
 
-Bytes framed(std::uint8_t kind, std::span<const std::uint8_t> content) {
+Bytes framed(std::uint8_t kind, std::span<const std::uint8_t> body) {
   ByteWriter out;
-  out.number(static_cast<std::uint32_t>(content.size() + 1));
+  out.number(static_cast<std::uint32_t>(body.size() + 1));
   out.number(kind);
-  out.raw(content);
+  out.raw(body);
   return out.take();
 }
 
-// Text of a peer that is not authenticated, made safe to show: on one line, and short.
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+// Text of a peer, made safe to show: on one line, and short.
 std::string shown(std::span<const std::uint8_t> words) {
   std::string text;
   for (const std::uint8_t c : words.first(std::min(words.size(), longest_words)))
@@ -36,129 +35,298 @@ std::string shown(std::span<const std::uint8_t> words) {
   return text;
 }
 
+Bytes refusal_body(const HandshakeRefused& why) {
+  ByteWriter out;
+  out.number(static_cast<std::uint8_t>(why.is_busy));
+  out.raw(bytes_of(why.told).first(std::min(why.told.size(), longest_words)));
+  return out.take();
+}
+
+[[noreturn]] void raise_refusal(std::span<const std::uint8_t> body) {
+  ByteReader in(body);
+  const bool is_busy = in.number<std::uint8_t>() & 1;
+  throw HandshakeRefused("refused: " + shown(in.rest()), "", is_busy);
+}
+
+void check_libcrypto() {
+  if (!crypto::is_available())
+    throw HostError("a secret or a key takes libcrypto, and this was built without it (on Debian: libssl-dev)");
+}
+
+const char* name_of(Credentials::Kind kind) {
+  switch (kind) {
+    case Credentials::Kind::none: return "neither a secret nor a key";
+    case Credentials::Kind::secret: return "a secret";
+    case Credentials::Kind::key: break;
+  }
+  return "a key of its own";
+}
+
+crypto::NoisePattern pattern_of(Credentials::Kind kind) {
+  return kind == Credentials::Kind::secret ? crypto::NoisePattern::nn_psk0 : crypto::NoisePattern::xx;
+}
+
+// What goes with a message of a frame: whether another follows, so that nobody can cut a frame between the two.
+std::span<const std::uint8_t> place_of(std::span<const std::uint8_t> part, std::span<const std::uint8_t> left) {
+  static constexpr std::uint8_t goes_on[]{1};
+  return part.size() < left.size() ? std::span<const std::uint8_t>(goes_on) : std::span<const std::uint8_t>();
+}
+
 }  // namespace
 
-Handshake::Handshake(Role role, const std::string& secret, const Token& token, HandshakeDelegate& delegate)
-    : role_(role), has_secret_(!secret.empty()), delegate_(delegate) {
-  const Digest digest = sha256(bytes_of(secret));  // so that where one ends and the other begins is never in doubt
-  key_.assign(digest.begin(), digest.end());
-  key_.insert(key_.end(), token.begin(), token.end());
-  for (std::size_t i = 0; i < own_nonce_.size(); i += 8) {
-    const std::uint64_t bits = random_bits();
-    std::memcpy(own_nonce_.data() + i, &bits, 8);
+Credentials Credentials::of_secret(std::span<const std::uint8_t> secret, std::span<const std::uint8_t> token) {
+  check_libcrypto();
+  Credentials made{Kind::secret, crypto::hmac_sha256(bytes_of("softmrc secret"), secret)};
+  if (!token.empty()) made.value = crypto::hmac_sha256(made.value, token);
+  return made;
+}
+
+Handshake::Handshake(Role role, const Credentials& own) : role_(role), own_(own) {
+  if (own_.kind != Credentials::Kind::none) {
+    check_libcrypto();
+    ByteWriter prologue;
+    prologue.raw(bytes_of("softmrc handshake"));
+    prologue.raw(hello());
+    noise_.emplace(pattern_of(own_.kind), role_ == Role::connector, prologue.take(), own_.value);
   }
-  nonces_[static_cast<std::size_t>(role)] = own_nonce_;
   if (role_ != Role::connector) return;
-  ByteWriter hello;
-  hello.number(version);
-  hello.number(static_cast<std::uint8_t>(has_secret_));
-  hello.raw(own_nonce_);
-  send_frame(frame_hello, hello.take());
+  ByteWriter out;
+  out.raw(hello());
+  if (noise_) out.raw(noise_->write({}));
+  send_frame(frame_hello, out.take());
 }
 
-Bytes Handshake::error_frame(const std::string& words) {
-  return framed(frame_error, bytes_of(words).first(std::min(words.size(), longest_words)));
+Handshake::~Handshake() {
+  crypto::secure_zero(own_.value.data(), own_.value.size());
+  if (exporter_) crypto::secure_zero(exporter_->data(), exporter_->size());
 }
 
-void Handshake::send_frame(std::uint8_t kind, std::span<const std::uint8_t> content) {
-  const Bytes frame = framed(kind, content);
+// What a hello begins with, the same on both sides.
+Bytes Handshake::hello() {
+  ByteWriter out;
+  out.raw(magic);
+  out.number(handshake_version);
+  out.number(wire_version);
+  out.number(static_cast<std::uint8_t>(own_.kind));
+  return out.take();
+}
+
+void Handshake::send_frame(std::uint8_t kind, std::span<const std::uint8_t> body) {
+  const Bytes frame = framed(kind, body);
   outgoing_.insert(outgoing_.end(), frame.begin(), frame.end());
 }
 
-void Handshake::send_authenticated(std::uint8_t kind, const char* step, std::span<const std::uint8_t> content) {
-  ByteWriter out;
-  out.raw(authenticate(step, content));
-  out.raw(content);
-  send_frame(kind, out.take());
+// A frame of the session, as one Noise message for each 65,519 bytes of it.
+Bytes Handshake::sealed(crypto::NoiseCipher* cipher, std::uint8_t step, std::span<const std::uint8_t> content) const {
+  Bytes text{step};
+  text.insert(text.end(), content.begin(), content.end());
+  if (!cipher) return framed(frame_session, text);
+  Bytes body;
+  for (std::span<const std::uint8_t> left = text; !left.empty();) {
+    const auto part = left.first(std::min(left.size(), crypto::max_noise_message - crypto::tag_size));
+    cipher->seal(place_of(part, left), part, body);
+    left = left.subspan(part.size());
+  }
+  return framed(frame_session, body);
 }
 
-Digest Handshake::authenticate(const char* step, std::span<const std::uint8_t> content) const {
-  ByteWriter text;
-  text.raw(bytes_of("softmrc face"));
-  text.number(version);
-  text.raw(bytes_of(step));
-  text.number(std::uint8_t{0});
-  for (const Nonce& nonce : nonces_) text.raw(nonce);
-  text.raw(content);
-  return hmac_sha256(key_, text.take());
+void Handshake::send(std::uint8_t step, std::span<const std::uint8_t> content) {
+  const Bytes frame = sealed(session_ ? &session_->send : nullptr, step, content);
+  outgoing_.insert(outgoing_.end(), frame.begin(), frame.end());
 }
 
-void Handshake::check(const char* step, std::span<const std::uint8_t> content,
-                      std::span<const std::uint8_t> given) const {
-  Digest theirs;
-  std::ranges::copy(given, theirs.begin());
-  if (!is_same(theirs, authenticate(step, content)))
-    throw HostError("does not know the secret: SOFTMRC_SECRET is not the same on both sides");
+bool Handshake::wants_bytes() const {
+  return event_ == Event::none && step_ != Step::identified && step_ != Step::offered && step_ != Step::finishing &&
+         step_ != Step::done;
 }
 
 void Handshake::on_bytes(std::span<const std::uint8_t> bytes) {
   incoming_.insert(incoming_.end(), bytes.begin(), bytes.end());
-  while (incoming_.size() >= 4) {
+  parse();
+}
+
+Handshake::Event Handshake::next_event() {
+  parse();
+  return std::exchange(event_, Event::none);
+}
+
+void Handshake::parse() {
+  while (wants_bytes() && incoming_.size() >= 4) {
     const std::size_t size = ByteReader(incoming_).number<std::uint32_t>();
-    if (size == 0 || size > (step_ == Step::hello ? largest_hello : largest_frame))
-      throw HostError("does not speak this protocol; is it something else that has this port?");
+    if (size == 0 || size > (is_allowed_ ? max_frame : max_unauthenticated_frame))
+      throw HandshakeRefused(has_heard() ? "sent a frame of " + std::to_string(size) + " bytes" : another_protocol);
     if (incoming_.size() - 4 < size) return;
     const Bytes frame(incoming_.begin() + 4, incoming_.begin() + 4 + static_cast<std::ptrdiff_t>(size));
     incoming_.erase(incoming_.begin(), incoming_.begin() + 4 + static_cast<std::ptrdiff_t>(size));
-    handle(frame);
+    try {
+      handle(frame[0], std::span(frame).subspan(1));
+    } catch (const HandshakeRefused&) {
+      throw;
+    } catch (const HostError& why) {  // of a reader: too short, or too long
+      throw HandshakeRefused(has_heard() ? why.what() : another_protocol, why.what());
+    }
   }
 }
 
-void Handshake::handle(std::span<const std::uint8_t> frame) {
-  ByteReader in(frame);
-  const std::uint8_t kind = in.number<std::uint8_t>();
-  if (kind == frame_error) throw HostError("refused: " + shown(in.rest()));
-  constexpr std::uint8_t expected[] = {frame_hello, frame_offer, frame_ready};
-  if (is_done_ || kind != expected[static_cast<std::size_t>(step_)])
-    throw HostError("said something else than it should have");
-  if (step_ == Step::hello) return on_hello(in);
-  if (step_ == Step::offer) return on_offer(in);
-  const auto given = in.raw(sizeof(Digest));
-  in.end();
-  check(connector_is_ready, {}, given);
-  is_done_ = true;
-}
-
-void Handshake::on_hello(ByteReader& in) {
-  if (const auto theirs = in.number<std::uint16_t>(); theirs != version)
-    throw HostError("speaks version " + std::to_string(theirs) + " of the handshake, this side version " +
-                    std::to_string(version));
-  const bool theirs_has_secret = in.number<std::uint8_t>();
-  if (theirs_has_secret != has_secret_)
-    throw HostError(
-        std::string(has_secret_ ? "uses no secret and this side does" : "uses a secret and this side does not") +
-        "; set SOFTMRC_SECRET alike");
-  const bool is_connector = role_ == Role::connector;
-  std::ranges::copy(in.raw(sizeof(Nonce)), nonces_[is_connector].begin());
-  step_ = Step::offer;
-  if (is_connector) {
-    const auto proof = in.raw(sizeof(Digest));
-    in.end();
-    check(listener_knows, {}, proof);
-    return send_authenticated(frame_offer, connector_offers, delegate_.offer());
+void Handshake::handle(std::uint8_t kind, std::span<const std::uint8_t> body) {
+  if (kind == frame_refusal && (!is_confirmed_ || own_.kind == Credentials::Kind::none)) raise_refusal(body);
+  if (kind == frame_session && session_) return on_session(body);
+  if (kind == frame_session && own_.kind == Credentials::Kind::none && step_ > Step::identified) {
+    ByteReader in(body);
+    const auto step = in.number<std::uint8_t>();
+    return on_step(step, in.rest());
   }
-  in.end();
-  ByteWriter hello;
-  hello.number(version);
-  hello.number(static_cast<std::uint8_t>(has_secret_));
-  hello.raw(own_nonce_);
-  hello.raw(authenticate(listener_knows, {}));
-  send_frame(frame_hello, hello.take());
+  if (step_ == Step::hello && kind == frame_hello) return on_hello(body);
+  if (step_ == Step::confirm && kind == frame_confirm) return on_confirm(body);
+  throw HandshakeRefused(has_heard() ? "sent a frame that was not its turn" : another_protocol);
 }
 
-void Handshake::on_offer(ByteReader& in) {
-  const bool is_connector = role_ == Role::connector;
-  const auto given = in.raw(sizeof(Digest));
-  const auto content = in.rest();
-  check(is_connector ? listener_offers : connector_offers, content, given);
-  delegate_.accept(content);
-  if (is_connector) {
-    send_authenticated(frame_ready, connector_is_ready, {});
-    is_done_ = true;
+void Handshake::check_hello(ByteReader& in) const {
+  if (!std::ranges::equal(in.raw(magic.size()), magic)) throw HandshakeRefused(another_protocol);
+  const auto theirs = in.number<std::uint16_t>(), wire = in.number<std::uint16_t>();
+  const auto differs = [](const char* what, int its, int ours) {
+    const std::string end = std::string(" of the ") + what;
+    throw HandshakeRefused("speaks version " + std::to_string(its) + end + ", this side version " +
+                               std::to_string(ours) + ": install the same SoftMRC on both",
+                           "this side speaks version " + std::to_string(ours) + end + ", yours is " +
+                               std::to_string(its) + ": install the same SoftMRC on both");
+  };
+  if (theirs != handshake_version) differs("handshake", theirs, handshake_version);
+  if (wire != wire_version) differs("packets", wire, wire_version);
+  const auto kind = in.number<std::uint8_t>();
+  if (kind > static_cast<std::uint8_t>(Credentials::Kind::key)) throw HandshakeRefused(another_protocol);
+  if (static_cast<Credentials::Kind>(kind) != own_.kind) {
+    const std::string its = name_of(static_cast<Credentials::Kind>(kind)), ours = name_of(own_.kind);
+    throw HandshakeRefused("uses " + its + " and this side " + ours + "; give both the same",
+                           "you use " + its + " and this side " + ours + "; give both the same");
+  }
+}
+
+void Handshake::on_hello(std::span<const std::uint8_t> body) {
+  ByteReader in(body);
+  check_hello(in);
+  Bytes none;
+  if (!noise_) in.end();
+  else if (!noise_->read(in.rest(), none) || !none.empty()) {
+    if (own_.kind == Credentials::Kind::secret)
+      throw HandshakeRefused("does not know the secret", "the secret is not the same on both sides");
+    throw HandshakeRefused("sent no usable key", "you sent no usable key");
+  }
+  if (role_ == Role::listener) {
+    ByteWriter out;
+    out.raw(hello());
+    if (noise_) out.raw(noise_->write({}));
+    send_frame(frame_hello, out.take());
+    step_ = Step::confirm;
+    if (noise_ && noise_->is_done()) session_ = noise_->take_session();
     return;
   }
-  step_ = Step::ready;
-  send_authenticated(frame_offer, listener_offers, delegate_.offer());
+  if (noise_ && noise_->is_done()) session_ = noise_->take_session();
+  identify();
 }
+
+void Handshake::on_confirm(std::span<const std::uint8_t> body) {
+  Bytes none;
+  if (own_.kind == Credentials::Kind::secret) {
+    if (!session_->receive.open({}, body, none) || !none.empty())
+      throw HandshakeRefused("does not know the secret", "the secret is not the same on both sides");
+  } else if (noise_) {
+    if (!noise_->read(body, none) || !none.empty())
+      throw HandshakeRefused("does not have the key that it shows", "you do not have the key that you show");
+    session_ = noise_->take_session();
+  } else if (!body.empty()) {
+    throw HandshakeRefused(another_protocol);
+  }
+  identify();
+}
+
+void Handshake::identify() {
+  // With keys a listener has no session before it has been sent the last message of Noise.
+  is_confirmed_ = role_ == Role::listener || own_.kind != Credentials::Kind::key;
+  if (own_.kind == Credentials::Kind::key) peer_key_ = noise_->remote_static();
+  step_ = Step::identified;
+  event_ = Event::identified;
+}
+
+void Handshake::allow() {
+  is_allowed_ = true;
+  step_ = Step::offer;
+  if (role_ == Role::connector) {
+    Bytes body;
+    if (own_.kind == Credentials::Kind::secret) session_->send.seal({}, {}, body);
+    else if (noise_) {
+      body = noise_->write({});
+      session_ = noise_->take_session();
+    }
+    send_frame(frame_confirm, body);
+  }
+  noise_.reset();
+  if (session_) exporter_ = session_->exporter;
+}
+
+void Handshake::offer(std::span<const std::uint8_t> own) {
+  send(step_offer, own);
+  if (role_ == Role::listener) step_ = Step::ready;
+}
+
+void Handshake::ready(std::uint32_t mtu, bool waits) {
+  ByteWriter out;
+  out.number(mtu);
+  send(step_ready, out.take());
+  step_ = waits ? Step::narrowed : Step::done;
+  if (!waits) event_ = Event::done;
+}
+
+void Handshake::finish(bool is_narrowed) {
+  if (is_narrowed) send(step_narrowed, {});
+  step_ = Step::done;
+  event_ = Event::done;
+}
+
+void Handshake::refuse(const HandshakeRefused& why) {
+  if (why.told.empty()) return;
+  if (session_) send(step_refusal, refusal_body(why));
+  else send_frame(frame_refusal, refusal_body(why));
+}
+
+void Handshake::on_session(std::span<const std::uint8_t> body) {
+  Bytes text;
+  for (std::span<const std::uint8_t> left = body; !left.empty();) {
+    const auto part = left.first(std::min(left.size(), crypto::max_noise_message));
+    if (!session_->receive.open(place_of(part, left), part, text))
+      throw HandshakeRefused("sent what is not authentic", "what you sent is not authentic");
+    left = left.subspan(part.size());
+  }
+  is_confirmed_ = true;
+  ByteReader in(text);
+  const auto step = in.number<std::uint8_t>();
+  on_step(step, in.rest());
+}
+
+void Handshake::on_step(std::uint8_t step, std::span<const std::uint8_t> content) {
+  if (step == step_refusal) raise_refusal(content);
+  ByteReader in(content);
+  if (step_ == Step::offer && step == step_offer) {
+    content_.assign(content.begin(), content.end());
+    step_ = Step::offered;
+    event_ = Event::offered;
+  } else if (step_ == Step::ready && step == step_ready) {
+    mtu_ = in.number<std::uint32_t>();
+    in.end();
+    step_ = Step::finishing;
+    event_ = Event::ready;
+  } else if (step_ == Step::narrowed && step == step_narrowed) {
+    in.end();
+    step_ = Step::done;
+    event_ = Event::done;
+  } else if (step == step_goodbye) {
+    throw HandshakeRefused("closed the connection during the handshake");
+  } else {
+    throw HandshakeRefused("sent a frame that was not its turn", "you sent a frame that was not your turn");
+  }
+}
+
+Bytes Handshake::goodbye() { return session_ ? sealed(&session_->send, step_goodbye, {}) : Bytes{}; }
+Bytes Handshake::goodbye_of_peer() { return session_ ? sealed(&session_->receive, step_goodbye, {}) : Bytes{}; }
 
 }  // namespace softmrc::host

@@ -35,7 +35,7 @@ void check(const HostSettings& settings, const std::vector<LocalPlane>& planes) 
   if (planes.empty() || planes.size() > max_planes)
     throw HostError("there are " + counted(planes.size(), "plane") + "; allowed: 1 to " + std::to_string(max_planes));
   choose_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
-  seals(settings.device, settings.secret, are_here(planes));
+  seals(settings.device, !settings.secret.empty(), are_here(planes));
   raise_if(validate(settings.device));
   raise_if(check_faults(settings.faults, planes.size()));
 }
@@ -45,8 +45,7 @@ Node::Node(const HostSettings& settings, std::vector<LocalPlane> planes, std::ui
       settings_(settings.device),
       fabric_(settings.fabric),
       denylist_(settings.denylist),
-      secret_(settings.secret),
-      is_sealed_(seals(settings_, secret_, are_here(planes_))),
+      is_sealed_(seals(settings_, !settings.secret.empty(), are_here(planes_))),
       mtu_(choose_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
   udp::DeviceConfig wanted = device_plan(settings_, planes_, mtu_, lanes);
@@ -108,7 +107,6 @@ LocalQp Node::open(std::uint32_t lane, proto::Domain domain) {
   end.first_psn = static_cast<std::uint32_t>(random_bits()) & Psn::mask;
   do end.port_key = random_bits();
   while (end.port_key == 0);
-  if (is_sealed_) end.share = make_key_share();
   const std::uint32_t lanes = device_->lanes();
   do end.qpn = (4 + static_cast<std::uint32_t>(random_bits() % (0xFFFFFF / lanes - 4))) * lanes + lane;
   while (device_->create_qp(end.qpn));
@@ -162,33 +160,17 @@ Offer Node::offer(std::span<const LocalQp> ends, Bytes more) {
               settings_.max_wimm,
               settings_.mpr,
               {},
+              {},
               std::move(more)};
-  for (const LocalQp& end : ends)
-    offer.ends.push_back({end.qpn, end.first_psn, end.port_key, end.share.told, reachable_at(end.lane)});
+  for (const LocalQp& end : ends) offer.qps.push_back({end.qpn, end.first_psn, end.port_key, reachable_at(end.lane)});
   return offer;
 }
 
-void Node::check(const Offer& offer) {
-  if (offer.icrc != settings_.icrc)
-    throw HostError("differs: ICRC is on at one side and off at the other; set icrc alike");
-  if (offer.is_sealed != is_sealed_)
-    throw HostError("differs: packets are sealed at one side and not at the other; set seal alike");
-  for (const RemoteQp& end : offer.ends) {
-    if (end.planes.size() != planes_.size())
-      throw HostError("differs: one side has " + counted(end.planes.size(), "plane") + " and the other " +
-                      std::to_string(planes_.size()) + "; SOFTMRC_PLANES has to name as many on every host");
-    for (std::size_t p = 0; p < planes_.size(); ++p) {
-      const wire::Address &theirs = end.planes[p].address, &ours = planes_[p].address;
-      if (theirs.is_v4 != ours.is_v4) throw HostError("has a plane that is IPv4 on one side and IPv6 on the other");
-      if (is_loopback(theirs) != is_loopback(ours))
-        throw HostError("has plane " + std::to_string(p) + " at " + udp::text_of(theirs) + ", and this side's is at " +
-                        udp::text_of(ours) + ": only one is on loopback");
-    }
-  }
-}
+void Node::check(const Offer& offer) { check_offer(offer, {planes_, {}, settings_.icrc, is_sealed_}); }
 
-void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives) {
-  const RemoteQp& far = theirs.ends.at(number);
+void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives,
+                   const std::optional<crypto::Secret>& root, bool is_connector) {
+  const OfferedQp& far = theirs.qps.at(number);
   std::vector<udp::PeerPlane> planes = far.planes;
   for (std::size_t p = 0; p < planes.size(); ++p) planes[p].scope_id = planes_[p].scope_id();
   init(end, planes);
@@ -212,8 +194,7 @@ void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::u
   }
   udp::SealKeys keys;
   if (is_sealed_)
-    keys = derive_keys(end.share, {crypto::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
-  crypto::secure_zero(end.share.own.data(), end.share.own.size());  // so that these keys cannot be derived again
+    keys = packet_keys(root.value(), is_connector, {crypto::faster_cipher(), end.qpn}, {theirs.cipher, far.qpn});
   raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
   proto::RtsAttributes rts;
   rts.first_psn = Psn(end.first_psn);
@@ -248,88 +229,5 @@ std::uint32_t Node::register_memory(void* data, std::size_t size, proto::Domain 
 }
 
 void Node::close_after_fork() { device_->close_after_fork(); }
-
-// Offers -----------------------------------------------------------------------------------------------------------
-
-Bytes encode(const Offer& offer) {
-  ByteWriter out;
-  out.number(offer.mtu);
-  out.number(static_cast<std::uint8_t>(offer.icrc));
-  out.number(static_cast<std::uint8_t>(offer.is_sealed));
-  out.number(static_cast<std::uint8_t>(offer.cipher));
-  out.number(offer.max_wimm);
-  out.number(offer.mpr);
-  out.number(static_cast<std::uint8_t>(offer.ends.size()));
-  for (const RemoteQp& end : offer.ends) {
-    out.number(end.qpn);
-    out.number(end.first_psn);
-    out.number(end.port_key);
-    if (offer.is_sealed) out.raw(end.share);
-    out.number(static_cast<std::uint8_t>(end.planes.size()));
-    for (const udp::PeerPlane& plane : end.planes) {
-      out.number(static_cast<std::uint8_t>(plane.address.is_v4));
-      out.raw({plane.address.bytes.data(), plane.address.size()});
-      out.number(plane.port);
-      out.number(static_cast<std::uint16_t>(plane.source_ports.size()));
-      for (const std::uint16_t port : plane.source_ports) out.number(port);
-    }
-  }
-  out.raw(offer.more);
-  return out.take();
-}
-
-namespace {
-
-template <typename T>
-T within(const char* what, T value, T least, T most) {
-  if (value < least || value > most)
-    throw HostError(std::string("sent an offer that makes no sense: ") + what + " is " + std::to_string(value) +
-                    "; allowed: " + std::to_string(least) + " to " + std::to_string(most));
-  return value;
-}
-
-udp::PeerPlane decode_plane(ByteReader& in) {
-  udp::PeerPlane plane;
-  if (within<std::uint8_t>("a family", in.number<std::uint8_t>(), 0, 1)) {
-    wire::Ipv4 v4;
-    std::ranges::copy(in.raw(v4.size()), v4.begin());
-    plane.address = v4;
-  } else {
-    wire::Ipv6 v6;
-    std::ranges::copy(in.raw(v6.size()), v6.begin());
-    plane.address = v6;
-  }
-  plane.port = within<std::uint16_t>("a port", in.number<std::uint16_t>(), 1, 0xFFFF);
-  const auto ports = within<std::uint16_t>("source ports", in.number<std::uint16_t>(), 1, udp::max_sockets);
-  for (std::uint16_t i = 0; i < ports; ++i)
-    plane.source_ports.push_back(within<std::uint16_t>("a source port", in.number<std::uint16_t>(), 1, 0xFFFF));
-  return plane;
-}
-
-}  // namespace
-
-Offer decode_offer(std::span<const std::uint8_t> bytes) {
-  ByteReader in(bytes);
-  Offer offer;
-  offer.mtu = within<std::uint32_t>("mtu", in.number<std::uint32_t>(), 512, 16'384);
-  offer.icrc = within<std::uint8_t>("icrc", in.number<std::uint8_t>(), 0, 1);
-  offer.is_sealed = within<std::uint8_t>("sealed", in.number<std::uint8_t>(), 0, 1);
-  offer.cipher = static_cast<crypto::Cipher>(within<std::uint8_t>("cipher", in.number<std::uint8_t>(), 0, 1));
-  offer.max_wimm = within<std::uint32_t>("max_wimm", in.number<std::uint32_t>(), 1, 16'384);
-  offer.mpr = within<std::uint32_t>("mpr", in.number<std::uint32_t>(), proto::smallest_mpr, 255);
-  const auto ends = within<std::uint8_t>("ends", in.number<std::uint8_t>(), 1, max_ends);
-  for (std::uint8_t i = 0; i < ends; ++i) {
-    RemoteQp& end = offer.ends.emplace_back();
-    end.qpn = within<std::uint32_t>("qpn", in.number<std::uint32_t>(), 3, 0xFFFFFF);
-    end.first_psn = within<std::uint32_t>("first_psn", in.number<std::uint32_t>(), 0, Psn::mask);
-    end.port_key = in.number<std::uint64_t>();
-    if (offer.is_sealed) std::ranges::copy(in.raw(end.share.size()), end.share.begin());
-    const auto planes = within<std::uint8_t>("planes", in.number<std::uint8_t>(), 1, max_planes);
-    for (std::uint8_t p = 0; p < planes; ++p) end.planes.push_back(decode_plane(in));
-  }
-  const auto more = in.rest();
-  offer.more.assign(more.begin(), more.end());
-  return offer;
-}
 
 }  // namespace softmrc::host

@@ -4,12 +4,13 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "host/bytes.h"
 #include "host/device_plan.h"
+#include "host/offer.h"
 #include "host/planes.h"
 #include "host/sealing.h"
 #include "host/settings.h"
@@ -25,34 +26,7 @@ struct LocalQp {
   proto::Domain domain = 0;    // of memory, which the peer may write to
   std::uint64_t port_key = 0;  // which the peer's port status updates must carry
   std::uint32_t peer = ~0u;    // once it is connected
-  KeyShare share;              // of keys, where packets are sealed
 };
-
-// The peer's end, as its offer describes it.
-struct RemoteQp {
-  std::uint32_t qpn = 0;
-  std::uint32_t first_psn = 0;
-  std::uint64_t port_key = 0;
-  crypto::Secret share{};  // where packets are sealed
-  std::vector<udp::PeerPlane> planes;
-};
-
-struct Offer {
-  std::uint32_t mtu = 0;
-  bool icrc = true;
-  bool is_sealed = false;
-  crypto::Cipher cipher{};  // which it is faster with, where packets are sealed
-  std::uint32_t max_wimm = 0;
-  std::uint32_t mpr = 0;
-  std::vector<RemoteQp> ends;
-  Bytes more;  // the user's own
-};
-
-constexpr std::size_t max_ends = 64;
-
-Bytes encode(const Offer& offer);
-// Throws HostError where it makes no sense.
-Offer decode_offer(std::span<const std::uint8_t> bytes);
 
 // Throws HostError where no node can be made of them.
 void check(const HostSettings& settings, const std::vector<LocalPlane>& planes);
@@ -77,8 +51,10 @@ class Node {
   Offer offer(std::span<const LocalQp> ends, Bytes more);
   // Refuses an offer that does not fit this node.
   void check(const Offer& offer);
-  // To RTS, with so many receives posted: both may write from here on. Throws HostError.
-  void connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives);
+  // To RTS, with so many receives posted: both may write from here on. Of `root` come the keys, where packets are
+  // encrypted. Throws HostError.
+  void connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives,
+               const std::optional<crypto::Secret>& root, bool is_connector);
   void close(LocalQp& end);
 
   // Memory that peers may write to; the key that they need.
@@ -103,7 +79,6 @@ class Node {
   DeviceSettings settings_;
   std::shared_ptr<const FabricHost> fabric_;
   std::shared_ptr<const Denylist> denylist_;
-  std::string secret_;
   bool is_sealed_;
   std::uint32_t mtu_;
   std::unique_ptr<udp::Device> device_;

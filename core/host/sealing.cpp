@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -9,8 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "host/host_error.h"
-#include "host/node.h"
+#include "base/check.h"
+#include "host/device_plan.h"
+#include "host/handshake.h"
 #include "udp/device_error.h"
 #include "udp/private_file.h"
 #include "wire/bytes.h"
@@ -23,11 +25,9 @@ using Text = std::vector<std::uint8_t>;
 void add(Text& text, std::span<const std::uint8_t> more) { text.insert(text.end(), more.begin(), more.end()); }
 void add(Text& text, std::string_view more) { text.insert(text.end(), more.begin(), more.end()); }
 
-Text end_of(const crypto::Secret& share, std::uint32_t qpn) {
-  Text text(share.begin(), share.end());
-  text.resize(share.size() + 4);
-  wire::store32(text.data() + share.size(), qpn);
-  return text;
+void add(Text& text, std::uint32_t number) {
+  text.resize(text.size() + 4);
+  wire::store32(text.data() + text.size() - 4, number);
 }
 
 void note(crypto::Cipher cipher, std::uint32_t qpn, const crypto::Secret& secret) {
@@ -56,58 +56,67 @@ void note(crypto::Cipher cipher, std::uint32_t qpn, const crypto::Secret& secret
 
 }  // namespace
 
-bool seals(const DeviceSettings& settings, const std::string& secret, bool is_loopback_only) {
+bool seals(const DeviceSettings& settings, bool has_secret, bool is_loopback_only) {
   if (settings.seal == "off") return false;
   if (settings.seal != "auto" && settings.seal != "on")
     throw HostError("seal is " + settings.seal + "; allowed: auto, on or off");
-  if (settings.seal == "on" && secret.empty())
+  if (settings.seal == "on" && !has_secret)
     throw HostError("seal is on, which takes a secret that all ranks share: SOFTMRC_SECRET");
-  const bool is_wanted = settings.seal == "on" || (!secret.empty() && !is_loopback_only);
+  const bool is_wanted = settings.seal == "on" || (has_secret && !is_loopback_only);
   if (is_wanted && !crypto::is_available())
-    throw HostError("seal is " + settings.seal + ", and this was built without sealing: set seal = \"off\"");
+    throw HostError("seal is " + settings.seal + ", and this was built without libcrypto: set seal = \"off\"");
   return is_wanted;
 }
 
-KeyShare make_key_share() {
-  KeyShare share;
-  for (std::size_t i = 0; i < share.own.size(); i += 8) {
-    const std::uint64_t bits = random_bits();
-    std::memcpy(share.own.data() + i, &bits, 8);
-  }
-  share.told = crypto::x25519_public(share.own);
-  return share;
-}
-
-udp::SealKeys derive_keys(const KeyShare& ours, const KeyExchangeEnd& here, const crypto::Secret& theirs,
-                          const KeyExchangeEnd& there, const std::string& secret) {
-  crypto::ZeroizedSecret shared{};
-  if (!crypto::x25519(ours.own, theirs, shared.value)) throw HostError("sent a share of keys that leaves no choice");
-  Text text;
-  text.reserve(shared.value.size() + secret.size());  // in one place, which can be wiped
-  add(text, shared.value);
-  add(text, secret);
-  constexpr std::string_view salt = "softmrc face seal";
-  const crypto::ZeroizedSecret prk{
-      crypto::hmac_sha256({reinterpret_cast<const std::uint8_t*>(salt.data()), salt.size()}, text)};
-  crypto::secure_zero(text.data(), text.size());
-  const bool is_first = ours.told < theirs;
-  const Text one = end_of(ours.told, here.qpn), other = end_of(theirs, there.qpn);
+udp::SealKeys packet_keys(const crypto::Secret& root, bool is_first, const KeyEnd& here, const KeyEnd& there) {
   const auto direction = [&](std::uint8_t which) {
     Text about;
-    add(about, "softmrc seal");
+    add(about, "softmrc packets");
     about.push_back(which);
-    add(about, is_first ? one : other);
-    add(about, is_first ? other : one);
+    add(about, is_first ? here.qpn : there.qpn);
+    add(about, is_first ? there.qpn : here.qpn);
     about.push_back(1);
-    return crypto::hmac_sha256(prk.value, about);
+    return crypto::hmac_sha256(root, about);
   };
   udp::SealKeys keys;
+  // Both have to be good at it, or the slower one would hold up the other.
   keys.cipher = here.cipher == there.cipher ? here.cipher : crypto::Cipher::chacha20_poly1305;
   keys.send = direction(is_first ? 1 : 2);
   keys.receive = direction(is_first ? 2 : 1);
   note(keys.cipher, there.qpn, keys.send);
   note(keys.cipher, here.qpn, keys.receive);
   return keys;
+}
+
+KeyShare::KeyShare() {
+  for (std::size_t i = 0; i < own.size(); i += 8) {
+    const std::uint64_t bits = random_bits();
+    std::memcpy(own.data() + i, &bits, 8);
+  }
+  told = crypto::x25519_public(own);
+}
+
+KeyShare::~KeyShare() { forget(); }
+
+void KeyShare::forget() {
+  crypto::secure_zero(own.data(), own.size());
+  is_forgotten = true;
+}
+
+crypto::Secret shared_root(const KeyShare& ours, const crypto::Secret& theirs, std::span<const std::uint8_t> secret,
+                           std::span<const std::uint8_t> salt) {
+  SOFTMRC_CHECK(!ours.is_forgotten);
+  crypto::ZeroizedSecret shared{};
+  if (!crypto::x25519(ours.own, theirs, shared.value)) throw HostError("sent a share of keys that is no key");
+  Text text;
+  text.reserve(3 * shared.value.size() + secret.size());  // in one place, which can be wiped
+  add(text, shared.value);
+  add(text, std::min(ours.told, theirs));
+  add(text, std::max(ours.told, theirs));
+  add(text, secret);
+  const crypto::Secret root = crypto::hmac_sha256(salt, text);
+  crypto::secure_zero(text.data(), text.size());
+  return root;
 }
 
 }  // namespace softmrc::host

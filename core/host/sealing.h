@@ -1,8 +1,13 @@
-// Whether a node encrypts its packets, and with which keys; in Python `softmrc.connection.keys`. Each queue pair draws
-// an X25519 key pair of its own and sends the public half in the offer, which the handshake authenticates.
+// Whether packets are encrypted, and with which keys: the one key schedule.
+//
+//   connections   HKDF-Expand(exporter of the handshake, "softmrc packets" | direction | both queue pairs)
+//   groups        the same with HKDF-Extract(salt, X25519 of both ranks' shares | both shares | the secret) in place of
+//                 the exporter: ranks have no handshakes one by one, their shares are in records that the secret
+//                 authenticates
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "host/settings.h"
@@ -10,25 +15,34 @@
 
 namespace softmrc::host {
 
-struct KeyShare {
-  crypto::Secret own{};  // the private half
-  crypto::Secret told{};
-};
-
 // As `seal` says, and with "auto" where there is a secret and something leaves the machine. Throws HostError where it
 // cannot be.
-bool seals(const DeviceSettings& settings, const std::string& secret, bool is_loopback_only);
-
-KeyShare make_key_share();
+bool seals(const DeviceSettings& settings, bool has_secret, bool is_loopback_only);
 
 // One end of a queue pair, as both ends know it.
-struct KeyExchangeEnd {
+struct KeyEnd {
   crypto::Cipher cipher{};  // which it is faster with
   std::uint32_t qpn = 0;
 };
-// Throws HostError where the peer's share is not a valid key. Written to the key log as well, where there is one:
+// One of the two ends is the first: of a connection, the connector. Written to the key log as well, where there is one:
 // DeviceError if it could not be for now.
-udp::SealKeys derive_keys(const KeyShare& ours, const KeyExchangeEnd& here, const crypto::Secret& theirs,
-                          const KeyExchangeEnd& there, const std::string& secret);
+udp::SealKeys packet_keys(const crypto::Secret& root, bool is_first, const KeyEnd& here, const KeyEnd& there);
+
+// An X25519 key pair of one rank, for one group.
+struct KeyShare {
+  crypto::Secret own{};  // the private half
+  crypto::Secret told{};
+
+  KeyShare();
+  ~KeyShare();
+  KeyShare(const KeyShare&) = delete;
+  KeyShare& operator=(const KeyShare&) = delete;
+  // Makes it useless, so that keys made of it cannot be made again.
+  void forget();
+  bool is_forgotten = false;
+};
+// What two ranks have in common. Throws HostError where the other's share is no key.
+crypto::Secret shared_root(const KeyShare& ours, const crypto::Secret& theirs, std::span<const std::uint8_t> secret,
+                           std::span<const std::uint8_t> salt);
 
 }  // namespace softmrc::host

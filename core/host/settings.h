@@ -61,6 +61,10 @@ struct DeviceSettings {
   std::uint32_t retry_linear = 7;
   std::uint32_t retry_exponential = 8;
   std::uint32_t max_send_wr = 4096;
+  std::uint32_t max_pending = 256;
+  std::uint32_t max_pending_per_address = 64;
+  std::uint32_t max_connections = 8192;
+  std::uint32_t max_connections_per_address = 2048;
 
   static auto settings() {
     using D = DeviceSettings;
@@ -121,6 +125,13 @@ struct DeviceSettings {
             "retry_exponential", &D::retry_exponential, 0, 25,
             "and of twice the length of the one before: a peer that says nothing is given up after 69 s; 25: for ever"),
         setting("max_send_wr", &D::max_send_wr, 1, 32'000, "messages that may wait or be under way"),
+        setting("max_pending", &D::max_pending, 1, 65'536,
+                "unfinished handshakes with peers that are not authenticated, and as many with others, in a process"),
+        setting("max_pending_per_address", &D::max_pending_per_address, 1, 65'536, "likewise, with one address"),
+        setting("max_connections", &D::max_connections, 1, 1u << 20,
+                "that a process has accepted and not closed; one more is told to try again"),
+        setting("max_connections_per_address", &D::max_connections_per_address, 1, 1u << 20,
+                "likewise, from one address"),
     };
   }
 };

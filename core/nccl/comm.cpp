@@ -70,12 +70,14 @@ void Comm::create_qps(std::size_t count, std::uint32_t home) {
   }
 }
 
-void Comm::connect_qps(const host::Offer& theirs) {
+void Comm::connect_qps(const host::Offer& theirs, const host::Handshake& handshake) {
   node_.check(theirs);
-  const std::vector<udp::PeerPlane>& planes = theirs.ends[0].planes;
+  const std::vector<udp::PeerPlane>& planes = theirs.qps[0].planes;
   peer_ = udp::text_of(planes[0].address);
   if (planes.size() > 1) peer_ += " (and " + host::counted(planes.size() - 1, "more plane") + ")";
-  for (std::size_t i = 0; i < qps_.size(); ++i) node_.connect(qps_[i], theirs, i, receives_posted);
+  for (std::size_t i = 0; i < qps_.size(); ++i)
+    node_.connect(qps_[i], theirs, i, receives_posted, handshake.exporter(),
+                  handshake.role() == host::Handshake::Role::connector);
   last_heard_ps_ = node_.device().clock().now().ps;
 }
 

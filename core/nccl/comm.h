@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "host/handshake_io.h"
 #include "nccl/abi.h"
+#include "nccl/party.h"
 #include "nccl/plugin_device.h"
 #include "nccl/submit_queue.h"
 
@@ -71,12 +71,10 @@ struct Request {
   std::uint32_t slot = 0;
 };
 
-class Comm : public host::HandshakeDelegate {
+class Comm : public Party {
  public:
   explicit Comm(std::shared_ptr<PluginDevice> device);
   ~Comm() override;
-  Comm(const Comm&) = delete;
-  Comm& operator=(const Comm&) = delete;
 
   // NCCL's service thread.
   virtual MemoryHandle* register_memory(void* data, std::size_t size) = 0;
@@ -104,7 +102,7 @@ class Comm : public host::HandshakeDelegate {
   virtual bool uses(const MemoryHandle& memory) const = 0;
 
   void create_qps(std::size_t count, std::uint32_t home);
-  void connect_qps(const host::Offer& theirs);
+  void connect_qps(const host::Offer& theirs, const host::Handshake& handshake);
   void submit(SendOrder& order) { device_->submit_queue(qps_[order.end].lane).submit(order); }
   // What goes wrong at one end is over at both: the queue pairs go to error, and the peer learns that when it next
   // asks.
@@ -147,7 +145,7 @@ class SendComm final : public Comm {
   Result test(std::uint32_t slot, int* is_done, int* size) override;
 
   host::Bytes offer() override;
-  void accept(std::span<const std::uint8_t> theirs) override;
+  void accept(std::span<const std::uint8_t> theirs, const host::Handshake& handshake) override;
 
  private:
   struct Slot {
@@ -188,7 +186,7 @@ class ReceiveComm final : public Comm {
   Result test(std::uint32_t slot, int* is_done, int* size) override;
 
   host::Bytes offer() override;
-  void accept(std::span<const std::uint8_t> theirs) override;
+  void accept(std::span<const std::uint8_t> theirs, const host::Handshake& handshake) override;
 
  private:
   // What has happened to a slot. Of two that must both have happened, the thread that is second does what follows.

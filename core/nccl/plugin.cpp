@@ -23,6 +23,7 @@ constexpr int unknown_speed_mbps = 10'000;
 // So long a listener tries again where the system is short of something.
 constexpr std::chrono::seconds shortage_borne{10};
 constexpr std::chrono::milliseconds pause_between_tries{50};
+constexpr std::chrono::seconds pause_between_warnings{1};
 
 wire::Ipv6 as_v6(const wire::Address& address) {
   if (!address.is_v4) return address.bytes;
@@ -41,6 +42,11 @@ wire::Address from_v6(const wire::Ipv6& bytes) {
   return v4;
 }
 
+// Of the secret and the token: who knows one of them alone is nobody.
+host::Credentials credentials_of(const std::string& secret, const Token& token) {
+  return host::Credentials::of_secret({reinterpret_cast<const std::uint8_t*>(secret.data()), secret.size()}, token);
+}
+
 std::string pci_path_of(const std::string& link) {
   char path[PATH_MAX];
   return !link.empty() && realpath(("/sys/class/net/" + link + "/device").c_str(), path) ? path : "";
@@ -55,7 +61,9 @@ Plugin& Plugin::of_process() {
 
 Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
   // What a child has are copies; if it kept them, this process's ports would outlive it.
-  pthread_atfork(nullptr, nullptr, [] {
+  pthread_atfork([] { of_process().acceptors_->before_fork(); }, [] { of_process().acceptors_->after_fork(false); },
+                 [] {
+    of_process().acceptors_->after_fork(true);
     for (const auto& device : of_process().devices_)
       if (device) device->node().close_after_fork();
   });
@@ -104,7 +112,7 @@ void Plugin::read_settings() {
     found.pci_path = pci_paths_.insert(path).first->c_str();
   const bool is_loopback_only = std::all_of(
       planes.begin(), planes.end(), [](const host::LocalPlane& plane) { return host::is_loopback(plane.address); });
-  const bool is_sealed = host::seals(settings.device, settings.secret, is_loopback_only);
+  const bool is_sealed = host::seals(settings.device, !settings.secret.empty(), is_loopback_only);
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
@@ -133,7 +141,7 @@ void Plugin::remove_communicator() {
   {
     const std::lock_guard lock(mutex_);
     if (communicators_ == 0 || --communicators_ > 0) return;
-    for (host::HandshakeConnector* call : connectors_) delete call;
+    for (CommConnector* call : connectors_) delete call;
     connectors_.clear();
     left = std::exchange(devices_, {});
     settings_.reset();
@@ -192,16 +200,18 @@ ListenComm* Plugin::listen_now(Handle& handle) {
     const std::uint64_t bits = host::random_bits();
     std::memcpy(local.token.data() + i, &bits, 8);
   }
-  const std::optional<wire::Ipv6> reached_at = comm->device->tcp_address();
-  if (reached_at) local.address[local.addresses++] = *reached_at;
+  // Nobody is to come in by an address that no plane has.
+  std::vector<wire::Address> addresses;
+  if (const std::optional<wire::Ipv6> reached_at = comm->device->tcp_address()) addresses.push_back(*reached_at);
   for (const host::LocalPlane& plane : node.planes())
-    if (!reached_at && local.addresses < local.address.size() &&
-        (node.is_loopback_only() ? local.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
-      local.address[local.addresses++] = as_v6(plane.address);
-  const auto make = [device = comm->device] { return std::make_unique<ReceiveComm>(device); };
-  comm->listener = std::make_unique<host::HandshakeListener>(node.planes()[0].address, node.is_loopback_only(),
-                                                             comm->device->secret(), local.token, make);
-  local.port = comm->listener->port();
+    if (!comm->device->tcp_address() && addresses.size() < local.address.size() &&
+        (node.is_loopback_only() ? addresses.empty() : plane.address.is_v4 == node.planes()[0].address.is_v4))
+      addresses.push_back(plane.address);
+  for (const wire::Address& address : addresses) local.address[local.addresses++] = as_v6(address);
+  comm->listener = std::make_unique<CommListener>(
+      host::listen_at(addresses, node.planes()[0].scope_id(), local.port),
+      credentials_of(comm->device->secret(), local.token), acceptors_, host::limits_of(node.settings()),
+      [device = comm->device] { return std::make_unique<ReceiveComm>(device); });
   handle = local;
   return comm.release();
 }
@@ -211,42 +221,50 @@ SendComm* Plugin::connect(Handle& handle) {
   if (handle.magic != magic || handle.version != handle_version || handle.addresses > handle.address.size())
     throw host::HostError(
         "the peer's handle is not of this plugin, or of another version: NCCL_NET must name the same on all ranks");
-  host::HandshakeConnector* call = handle.call;
+  CommConnector* call = handle.call;
   {
     const std::lock_guard lock(mutex_);
     if (!connectors_.contains(call)) call = nullptr;  // what a handle says that came from a peer is no address of ours
   }
   if (!call) {
-    std::vector<wire::Address> addresses;
-    for (std::uint8_t i = 0; i < handle.addresses; ++i) addresses.push_back(from_v6(handle.address[i]));
     // The device, too, is made by the call, which tries again where the system is short of something.
     const auto make = [this, is_mirror = handle.process == process_] {
       return std::make_unique<SendComm>(device(is_mirror));
     };
     const std::lock_guard lock(mutex_);
     if (!settings_) throw host::HostError("the plugin was not initialised");
-    call = new host::HandshakeConnector(std::move(addresses), planes_[0].scope_id(), handle.port, settings_->secret,
-                                        handle.token, make);
-    std::erase_if(connectors_, [](host::HandshakeConnector* old) {
-      const std::unique_ptr<host::HandshakeConnector> taken(
-          old->is_abandoned() ? old : nullptr);  // NCCL gave up, and does not say so
+    std::vector<host::DialCandidate> ways;
+    for (std::uint8_t i = 0; i < handle.addresses; ++i)
+      ways.push_back({from_v6(handle.address[i]), handle.port, planes_[0].scope_id()});
+    // By the routes first; then over each plane, to the address that the peer has there.
+    if (handle.addresses > 1)
+      for (std::size_t i = 0; i < std::min<std::size_t>(handle.addresses, planes_.size()); ++i) {
+        const host::LocalPlane& plane = planes_[i];
+        if (plane.address.is_v4 == ways[i].address.is_v4)
+          ways.push_back({ways[i].address, handle.port, plane.scope_id(), plane.address,
+                          plane.interface.empty() ? plane.link : plane.interface});
+      }
+    call = new CommConnector(std::move(ways), credentials_of(settings_->secret, handle.token), make);
+    std::erase_if(connectors_, [](CommConnector* old) {
+      const std::unique_ptr<CommConnector> taken(old->is_abandoned() ? old
+                                                                     : nullptr);  // NCCL gave up, and does not say so
       return taken != nullptr;
     });
     connectors_.insert(call);
     handle.call = call;
   }
   try {
-    std::unique_ptr<host::HandshakeDelegate> party = call->poll();
-    if (!party) return nullptr;
+    std::unique_ptr<Party> comm = call->poll();
+    if (!comm) return nullptr;
     drop_connector(call);
-    return static_cast<SendComm*>(party.release());
+    return static_cast<SendComm*>(comm.release());
   } catch (...) {
     drop_connector(call);
     throw;
   }
 }
 
-void Plugin::drop_connector(host::HandshakeConnector* call) {
+void Plugin::drop_connector(CommConnector* call) {
   const std::lock_guard lock(mutex_);
   connectors_.erase(call);
   delete call;
@@ -254,8 +272,15 @@ void Plugin::drop_connector(host::HandshakeConnector* call) {
 
 ReceiveComm* Plugin::accept(ListenComm& comm) {
   check_process();
-  const auto log_rejected = [this](const std::string& who) { logger_.info(log_net, "turned away: " + who); };
-  return static_cast<ReceiveComm*>(comm.listener->poll(log_rejected).release());
+  // Whoever only accepts would not hear otherwise that its secret is another one. Strangers may come by the thousand.
+  const auto log = [this, &comm](const std::string& words) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool is_first = now - comm.warned_at >= pause_between_warnings;
+    if (is_first) comm.warned_at = now;
+    if (is_first) logger_.warn(words);
+    else logger_.info(log_net, words);
+  };
+  return static_cast<ReceiveComm*>(comm.listener->poll(log).release());
 }
 
 }  // namespace softmrc::nccl

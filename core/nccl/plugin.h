@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "host/handshake_io.h"
 #include "nccl/abi.h"
 #include "nccl/comm.h"
+#include "nccl/comm_setup.h"
 #include "nccl/logger.h"
 
 namespace softmrc::nccl {
@@ -23,22 +23,25 @@ struct Properties {
   float latency_us = 15;
 };
 
+using Token = std::array<std::uint8_t, 16>;
+
 // What a listener passes to a connector through NCCL, and where the connector keeps how far it has come.
 struct Handle {
   std::uint32_t magic = 0;
   std::uint16_t port = 0;
   std::uint8_t version = 0;
   std::uint8_t addresses = 0;
-  host::Token token{};
+  Token token{};
   std::uint64_t process = 0;
   std::array<wire::Ipv6, 4> address{};  // IPv4 as ::ffff:a.b.c.d
-  host::HandshakeConnector* call = nullptr;
+  CommConnector* call = nullptr;
 };
 static_assert(sizeof(Handle) <= handle_bytes && std::is_trivially_copyable_v<Handle>);
 
 struct ListenComm {
   std::shared_ptr<PluginDevice> device;
-  std::unique_ptr<host::HandshakeListener> listener;
+  std::unique_ptr<CommListener> listener;
+  std::chrono::steady_clock::time_point warned_at{};
 };
 
 class Plugin {
@@ -70,7 +73,7 @@ class Plugin {
   void read_settings();
   std::shared_ptr<PluginDevice> device(bool is_mirror);
   ListenComm* listen_now(Handle& handle);
-  void drop_connector(host::HandshakeConnector* call);
+  void drop_connector(CommConnector* call);
   void check_process() const;
 
   Logger logger_;
@@ -82,7 +85,8 @@ class Plugin {
   Properties properties_;
   std::set<std::string> pci_paths_;  // all that NCCL was ever given: it keeps no copy
   Devices devices_;
-  std::set<host::HandshakeConnector*> connectors_;
+  const std::shared_ptr<host::AcceptorRegistry> acceptors_ = std::make_shared<host::AcceptorRegistry>();
+  std::set<CommConnector*> connectors_;
   std::uint64_t process_;
   int pid_;
 };

@@ -23,14 +23,14 @@ ReceiveComm::~ReceiveComm() {
   munmap(eager_buffer_, eager_size);
 }
 
-void ReceiveComm::accept(std::span<const std::uint8_t> said) {
+void ReceiveComm::accept(std::span<const std::uint8_t> said, const host::Handshake& handshake) {
   const host::Offer theirs = host::decode_offer(said);
   const ConnectLayout shape = decode_layout(theirs.more);
   node_.check(theirs);
   ring_va_ = shape.va;
   ring_rkey_ = shape.rkey;
-  create_qps(theirs.ends.size(), device_->next_primary_lane(false));
-  connect_qps(theirs);
+  create_qps(theirs.qps.size(), device_->next_primary_lane(false));
+  connect_qps(theirs, handshake);
 }
 
 host::Bytes ReceiveComm::offer() {

@@ -27,10 +27,10 @@ host::Bytes SendComm::offer() {
   return host::encode(node_.offer(qps_, encode_layout(ring_->data(), ring_rkey_)));
 }
 
-void SendComm::accept(std::span<const std::uint8_t> said) {
+void SendComm::accept(std::span<const std::uint8_t> said, const host::Handshake& handshake) {
   const host::Offer theirs = host::decode_offer(said);
   const ConnectLayout shape = decode_layout(theirs.more);
-  while (qps_.size() > theirs.ends.size()) {
+  while (qps_.size() > theirs.qps.size()) {
     SubmitQueue& submit_queue = device_->submit_queue(qps_.back().lane);
     submit_queue.lane().with_engine([&](proto::Endpoint&, Time) {
       submit_queue.remove(qps_.back().qpn);
@@ -41,8 +41,8 @@ void SendComm::accept(std::span<const std::uint8_t> said) {
   }
   eager_va_ = shape.va;
   eager_rkey_ = shape.rkey;
-  connect_qps(theirs);
-  burst_tracker_.set_peer(udp::text_of(theirs.ends[0].planes[0].address));
+  connect_qps(theirs, handshake);
+  burst_tracker_.set_peer(udp::text_of(theirs.qps[0].planes[0].address));
 }
 
 MemoryHandle* SendComm::register_memory(void* data, std::size_t size) {

@@ -24,6 +24,7 @@ void bind_ranks(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_connection(nanobind::module_& m);  // after bind_device
+void bind_handshake(nanobind::module_& m);   // likewise
 void bind_collectives(nanobind::module_& m);
 void bind_seal(nanobind::module_& m);   // before bind_device
 void bind_types(nanobind::module_& m);  // Python classes that Python cannot make

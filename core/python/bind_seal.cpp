@@ -6,6 +6,7 @@
 
 #include "crypto/cipher_choice.h"
 #include "crypto/packet_sealer.h"
+#include "host/sealing.h"
 #include "python/bind.h"
 #include "python/seal_values.h"
 #include "udp/aead_protector.h"
@@ -45,25 +46,24 @@ void bind_seal(nb::module_& m) {
     check_available();
     return to_python(x25519_public(secret_of(own, "own")));
   });
-  // None: the other's key is one that leaves no choice.
-  m.def("x25519", [](const nb::bytes& own, const nb::bytes& others) -> nb::object {
+  nb::class_<host::KeyShare>(m, "KeyShare", "A rank's key pair of X25519, for one group.")
+      .def("__init__",
+           [](host::KeyShare* self) {
     check_available();
-    Secret shared;
-    if (!x25519(secret_of(own, "own"), secret_of(others, "others"), shared)) return nb::none();
-    return to_python(shared);
-  }, nb::sig("def x25519(own: bytes, others: bytes) -> bytes | None"));
-  m.def("ed25519_public", [](const nb::bytes& own) {
+    new (self) host::KeyShare();
+  })
+      .def_prop_ro("public", [](const host::KeyShare& share) { return to_python(share.told); })
+      .def("forget", &host::KeyShare::forget, "Keys made of it cannot be made again.")
+      .def("shared_with",
+           [](const host::KeyShare& share, const nb::bytes& theirs, const nb::bytes& secret, const nb::bytes& salt) {
+    return to_python(host::shared_root(share, secret_of(theirs, "share"), from_python(secret), from_python(salt)));
+  }, nb::arg("theirs"), nb::arg("secret"), nb::arg("salt"), "What two ranks have in common, of which keys come.");
+  m.def("packet_keys",
+        [](const nb::bytes& root, bool is_first, std::uint32_t own_qpn, Cipher cipher, std::uint32_t qpn) {
     check_available();
-    return to_python(ed25519_public(secret_of(own, "own")));
-  });
-  m.def("ed25519_sign", [](const nb::bytes& own, const nb::bytes& text) {
-    check_available();
-    return to_python(ed25519_sign(secret_of(own, "own"), from_python(text)));
-  });
-  m.def("ed25519_verify", [](const nb::bytes& others, const nb::bytes& text, const nb::bytes& signature) {
-    check_available();
-    return ed25519_verify(secret_of(others, "others"), from_python(text), exactly<Signature>(signature, "signature"));
-  });
+    return host::packet_keys(secret_of(root, "root"), is_first, {faster_cipher(), own_qpn}, {cipher, qpn});
+  }, nb::arg("root"), nb::arg("is_first"), nb::arg("own_qpn"), nb::arg("cipher"), nb::arg("qpn"),
+        "The keys of one queue pair; with the other end's faster cipher and number.");
   nb::class_<udp::SealKeys>(m, "SealKeys")
       .def("__init__", [](udp::SealKeys* self, Cipher cipher, const nb::bytes& send, const nb::bytes& receive) {
     check_available();

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "host/host_error.h"
+#include "host/connector.h"
 #include "python/bind.h"
 #include "udp/device_error.h"
 
@@ -49,6 +49,14 @@ void register_exceptions() {
       std::rethrow_exception(p);
     } catch (const softmrc::CheckFailure& failure) {
       PyErr_SetString(nb::module_::import_("softmrc.errors").attr("InternalError").ptr(), failure.what());
+    } catch (const softmrc::host::HandshakeRefused& refusal) {
+      const nb::object type = nb::module_::import_("softmrc.errors").attr("HandshakeError");
+      const nb::object error = type(refusal.what(), refusal.told, refusal.is_busy);
+      PyErr_SetObject(type.ptr(), error.ptr());
+    } catch (const softmrc::host::PeerClosed& failure) {
+      const nb::object type = nb::module_::import_("softmrc.errors").attr("HandshakeError");
+      const nb::object error = type(failure.what());
+      PyErr_SetObject(type.ptr(), error.ptr());
     } catch (const softmrc::host::HostError& failure) {
       if (failure.refused) set_config_error(*failure.refused);
       else PyErr_SetString(nb::module_::import_("softmrc.errors").attr("DeviceError").ptr(), failure.what());

@@ -19,6 +19,7 @@ NB_MODULE(_core, m) {
   bind_seal(m);
   bind_device(m);
   bind_connection(m);
+  bind_handshake(m);
   bind_collectives(m);
   bind_types(m);
 }

@@ -24,8 +24,8 @@ inline Bytes from_python(const nb::bytes& bytes) {
 
 inline void check_available() {
   if (!crypto::is_available())
-    raise_if(proto::Error{proto::Error::Kind::config, "seal", "on",
-                          "off: built without sealing (OpenSSL's headers were not there)"});
+    raise_if(
+        proto::Error{proto::Error::Kind::config, "seal", "on", "off: built without libcrypto (on Debian: libssl-dev)"});
 }
 
 template <typename T>

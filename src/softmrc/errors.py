@@ -52,6 +52,16 @@ class DeviceError(MrcError, OSError):
     """The machine underneath refused."""
 
 
+class HandshakeError(Exception):
+    """Why a handshake ends: what is said of the peer here, and what the peer is told, if anything. After one that was
+    `busy` another try may succeed. Callers get it as a RemoteError."""
+
+    def __init__(self, reason: str, told: str = "", busy: bool = False) -> None:
+        super().__init__(reason)
+        self.told = told
+        self.busy = busy
+
+
 LONGEST_SAYING = 500  # characters
 SPACES = "\u00a0\u202f"  # which do not break, and are not printable to Python
 

@@ -88,6 +88,17 @@ def test_info_says_what_seals_packets_and_how_fast(monkeypatch: pytest.MonkeyPat
     assert not without.is_good and "libssl-dev" in without.fix
 
 
+@pytest.mark.parametrize("line", ["max_pending = 0", "max_connections = 99_999_999", 'seal = "maybe"', "rekey_s = 1"])
+def test_info_names_a_setting_that_no_device_would_take(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "softmrc.toml"
+    file.write_text(f"[device]\n{line}\n")
+    monkeypatch.setenv("SOFTMRC_CONFIG", str(file))
+    limits = info_command._limits()
+    assert not limits.is_good and f"{line.split()[0]} = " in limits.found and "is not allowed" in limits.found
+
+
 def test_what_most_programs_need_is_in_the_package_with_words() -> None:
     for name in softmrc.__all__:
         found = getattr(softmrc, name)

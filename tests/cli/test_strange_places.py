@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.text import Text
 
 from in_process import softmrc_here
+from softmrc import _core
 from softmrc.cli import agent, capture, info
 from softmrc.cli.terminal import MARKS, Grid, terminal
 from softmrc.collectives.group import made_for
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
-from softmrc.connection.dial import DialCandidate
 from softmrc.errors import DeviceError, words_of
 from softmrc.ops import control
 
@@ -156,7 +156,7 @@ def test_planes_of_ranks_say_where_they_were_written() -> None:
 def test_a_host_without_a_network_is_said_in_words() -> None:
     """TCP to a broadcast address is refused by the kernel, before anything is sent."""
     with pytest.raises(OSError) as refused:
-        DialCandidate(socket.AF_INET, ("255.255.255.255", 1)).begin()
+        _core.Connector([_core.DialCandidate(bytes([255] * 4), 1)], _core.Credentials.none()).poll()
     assert refused.value.errno and refused.value.strerror == os.strerror(refused.value.errno)
 
 

@@ -31,7 +31,7 @@ IMPATIENT = DeviceConfig(timeout=13, retry_linear=3, retry_exponential=2)  # a s
 @pytest.fixture(params=["off", "on"], ids=["plain", "encrypted"])
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DeviceConfig:
     if request.param == "on" and not _core.can_seal():
-        pytest.skip("built without sealing")
+        pytest.skip("built without libcrypto")
     if request.param == "on":
         monkeypatch.setenv("SOFTMRC_SECRET", "what all ranks know")
     return DeviceConfig(seal=request.param)

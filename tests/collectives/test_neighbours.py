@@ -44,7 +44,7 @@ def sums(group: Group) -> list[np.ndarray]:
 @pytest.mark.parametrize("seal", ["off", "on"])
 def test_results_are_those_of_the_wire(monkeypatch: pytest.MonkeyPatch, lanes: int, seal: str) -> None:
     if seal == "on" and not _core.can_seal():
-        pytest.skip("built without sealing")
+        pytest.skip("built without libcrypto")
     monkeypatch.setenv("SOFTMRC_SECRET", "known to all")
     found: dict[str, list[Any]] = {}
     for choice in ("off", "on"):

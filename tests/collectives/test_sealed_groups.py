@@ -25,7 +25,7 @@ from softmrc.device import Device
 from softmrc.errors import ConfigError
 from udp.loopback import connect, drain, eventually
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
 
 SECRET, PLANES, PATIENCE_S = "SOFTMRC_SECRET", ["127.0.0.1", "127.0.0.2"], 60.0
 
@@ -194,7 +194,7 @@ def test_a_build_without_encryption_joins_no_group_whose_packets_leave(monkeypat
     assert all(isinstance(one, Group) for one in outcomes([{}] * 2)), "on loopback"
     pretend(monkeypatch, 0, 1)
     for error in outcomes([{}] * 2):
-        assert isinstance(error, CollectiveError | ConfigError) and "built without sealing" in str(error), error
+        assert isinstance(error, CollectiveError | ConfigError) and "built without libcrypto" in str(error), error
     assert all(isinstance(one, Group) for one in outcomes([{"seal": "off"}] * 2))
 
 
@@ -260,7 +260,7 @@ def test_who_is_never_spoken_to_costs_nothing_under_seal_either() -> None:
     with ranks(6, lanes=1, device_config=SEALED) as six:
         around = [sorted([(rank + 1) % 6, (rank - 1) % 6]) for rank in range(6)]
         assert eventually(lambda: [sorted(group.pairs) for group in six.groups] == around)
-        assert all(group._meeting._share is not None and not group._meeting._share._own for group in six.groups)
+        assert all(group._meeting._share is not None and not group._meeting._share._roots for group in six.groups)
         for sender, receiver in ((0, 3), (4, 1)):
             found = np.zeros(3)
             work = six.groups[receiver].recv(found, sender)

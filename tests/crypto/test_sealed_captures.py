@@ -18,7 +18,7 @@ from softmrc.connection import connect, listen
 from softmrc.errors import MrcError
 from softmrc.wire.keylog import Keys
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
 
 LIMIT_S = 20.0
 DATA = b"to be read with keys only" * 400

@@ -1,4 +1,4 @@
-"""What C programs and Python share in the core: settings, planes, the handshake; beside their twins in Python."""
+"""What C programs and Python share in the core: settings, planes, offers; how connections of NCCL are made."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parts
+from softmrc import _core
 from softmrc.config import DeviceConfig
 from softmrc.config import text as written
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import ConfigError, DeviceError, HandshakeError
 from softmrc.fabric.denylist import Denylist, DenylistEntry
 from softmrc.fabric.description import parse
 from softmrc.fabric.host import FabricHost
@@ -175,169 +176,123 @@ def test_proofs_are_made_as_everywhere(key: bytes, text: bytes) -> None:
     assert parts.hmac_sha256(key, text) == hmac.new(key, text, hashlib.sha256).digest()
 
 
-# The exchange. -----------------------------------------------------------------------------------------------------
-
-TOKEN = bytes(range(16))
-
-
-def talk(connector, listener, data, flip: int = -1) -> None:
-    """Carry what they say, in pieces of any size; the bit of this number is flipped on the way."""
-    carried = 0
-    for _ in range(20):
-        for speaker, hearer in ((connector, listener), (listener, connector)):
-            words = bytearray(speaker.take_outgoing())
-            if carried <= flip // 8 < carried + len(words):
-                words[flip // 8 - carried] ^= 1 << flip % 8
-            carried += len(words)
-            while words and not hearer.is_done:
-                size = data.draw(st.integers(1, len(words)))
-                hearer.hear(bytes(words[:size]))
-                del words[:size]
-
-
-@given(st.data(), st.text(max_size=20), st.binary(max_size=400), st.binary(max_size=400))
-def test_offers_are_exchanged(data, secret: str, ours: bytes, theirs: bytes) -> None:
-    connector, listener = (
-        parts.FaceExchange(True, secret, TOKEN, ours),
-        parts.FaceExchange(False, secret, TOKEN, theirs),
-    )
-    talk(connector, listener, data)
-    assert connector.is_done and listener.is_done
-    assert connector.theirs == theirs and listener.theirs == ours
-
-
-@given(st.data(), st.integers(0, 8 * 400))
-def test_whatever_is_changed_on_the_way_is_noticed(data, flip: int) -> None:
-    ours, theirs = b"a" * 60, b"b" * 60
-    connector, listener = parts.FaceExchange(True, "s", TOKEN, ours), parts.FaceExchange(False, "s", TOKEN, theirs)
-    with contextlib.suppress(ValueError):
-        talk(connector, listener, data, flip)
-    assert not (connector.is_done and listener.is_done) or (connector.theirs, listener.theirs) == (theirs, ours)
-    assert connector.theirs in (b"", theirs) and listener.theirs in (b"", ours)
-
-
-@pytest.mark.parametrize(
-    ("secrets", "tokens", "words"),
-    [
-        (("a", "b"), (TOKEN, TOKEN), "does not know the secret"),
-        (("", "b"), (TOKEN, TOKEN), "secret"),
-        (("a", "a"), (TOKEN, bytes(16)), "does not know the secret"),
-        (("", ""), (TOKEN, bytes(16)), "does not know the secret"),
-    ],
-)
-def test_who_does_not_know_is_told_nothing(secrets, tokens, words: str) -> None:
-    connector = parts.FaceExchange(True, secrets[0], tokens[0], b"our offer")
-    listener = parts.FaceExchange(False, secrets[1], tokens[1], b"their offer")
-    said = connector.take_outgoing()
-    with pytest.raises(ValueError, match=words):
-        listener.hear(said)
-        answer = listener.take_outgoing()
-        assert b"offer" not in answer
-        connector.hear(answer)
-    assert b"offer" not in connector.take_outgoing() and listener.theirs == connector.theirs == b""
-
-
-@given(st.binary(max_size=200))
-def test_no_stranger_gets_anywhere(words: bytes) -> None:
-    for is_connector in (True, False):
-        side = parts.FaceExchange(is_connector, "s", TOKEN, b"our offer")
-        side.take_outgoing()
-        with contextlib.suppress(ValueError):
-            side.hear(words)
-        assert not side.is_done and b"our offer" not in side.take_outgoing()
-
-
 def offer(mtu: int = 4096, qpn: int = 77, planes: int = 1) -> bytes:
-    plane = b"\x01" + bytes([127, 0, 0, 1]) + (4791).to_bytes(2, "big") + b"\0\1" + (4791).to_bytes(2, "big")
-    end = qpn.to_bytes(4, "big") + bytes(4) + bytes(8) + bytes([planes]) + plane * planes
-    return mtu.to_bytes(4, "big") + b"\1\0\0" + (64).to_bytes(4, "big") * 2 + b"\1" + end + b"more"
+    ports = [4791 + plane for plane in range(planes)]
+    where = b"".join(bytes([1, 127, 0, 0, 1, *divmod(port, 256), 0, 1, *divmod(port, 256)]) for port in ports)
+    pair = qpn.to_bytes(4, "big") + bytes(4) + bytes(8) + bytes([planes]) + where
+    return mtu.to_bytes(4, "big") + b"\1\0\0" + (64).to_bytes(4, "big") * 2 + b"\1" + pair + b"\0\0" + b"more"
+
+
+def read_and_written(said: bytes) -> bytes:
+    return _core.Offer.decode(said).encode()
 
 
 def test_an_offer_is_read_and_its_nonsense_is_named() -> None:
-    assert parts.face_offer(offer()) == offer() and parts.face_offer(offer(planes=4)) == offer(planes=4)
-    for wrong, words in ((offer(mtu=5), "mtu is 5"), (offer(qpn=1), "qpn is 1"), (offer(planes=0), "planes is 0")):
-        with pytest.raises(ValueError, match=words):
-            parts.face_offer(wrong)
-    with pytest.raises(ValueError, match="less"):
-        parts.face_offer(offer()[:30])
+    assert read_and_written(offer()) == offer() and read_and_written(offer(planes=4)) == offer(planes=4)
+    for wrong, words in (
+        (offer(mtu=5), "mtu = 5 is not allowed"),
+        (offer(qpn=1), r"qps\[0\].qpn = 1 is not"),
+        (offer(planes=0), r"qps\[0\].planes = 0 is not"),
+    ):
+        with pytest.raises(HandshakeError, match=words):
+            read_and_written(wrong)
+    with pytest.raises(HandshakeError, match="less"):
+        read_and_written(offer()[:30])
 
 
 @given(st.binary(max_size=120), st.integers(0, 60))
 def test_no_offer_is_the_end_of_us(noise: bytes, at: int) -> None:
     mixed = offer()[:at] + noise
-    with contextlib.suppress(ValueError):
-        assert parts.face_offer(mixed) == mixed
+    with contextlib.suppress(HandshakeError):
+        assert read_and_written(mixed) == mixed
 
 
-# The door. ---------------------------------------------------------------------------------------------------------
+# How connections of NCCL are made. ---------------------------------------------------------------------------------
+
+TOKEN = bytes(range(16))
 
 
-def met(call, door, limit_s: float = 20.0):
-    """What both were told, once they are through."""
+def met(connector, listener, limit_s: float = 20.0):
+    """What both were told, once they are connected."""
     until, inside, outside = time.monotonic() + limit_s, None, None
     while inside is None or outside is None:
         assert time.monotonic() < until
-        outside = outside or call.poll()
-        inside = inside or door.poll()
-    return outside.theirs, inside.theirs
+        outside = outside or connector.poll()
+        inside = inside or listener.poll()
+    return outside, inside
 
 
-def test_who_calls_waits_for_as_long_as_somebody_is_there() -> None:
-    door = parts.FaceDoor("s", TOKEN, "the listener")
-    call = parts.FaceCall(door.port, "s", TOKEN, "the connector", 0.2)
-    until = time.monotonic() + 1.0  # several times its patience, in which nobody looks at the door
+def test_a_connector_waits_for_as_long_as_somebody_listens() -> None:
+    listener = parts.CommListener(b"s", TOKEN, "the listener")
+    connector = parts.CommConnector(listener.port, b"s", TOKEN, "the connector", 0.2)
+    until = time.monotonic() + 1.0  # several times its patience, in which the listener is not polled
     while time.monotonic() < until:
-        assert call.poll() is None
+        assert connector.poll() is None
         time.sleep(0.005)
-    assert met(call, door) == (b"the listener", b"the connector")
+    assert met(connector, listener) == (b"the listener", b"the connector")
 
 
-def test_where_nobody_is_the_call_ends_in_words() -> None:
+def test_where_nobody_listens_a_connector_ends_in_words() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
-        call = parts.FaceCall(port, "", TOKEN, "", 0.2)
+        connector = parts.CommConnector(port, b"", TOKEN, "", 0.2)
         until = time.monotonic() + 20
         with pytest.raises(ValueError, match=rf"127.0.0.1 port {port} has not answered for \d+ s.*refused"):
             while time.monotonic() < until:
-                assert call.poll() is None
+                assert connector.poll() is None
                 time.sleep(0.005)
 
 
-def refusal_of(call, poll_door, limit_s: float = 20.0) -> str:
-    """Why a call ended, while the door was looked at."""
+def refusal_of(connector, poll_listener, limit_s: float = 20.0) -> str:
+    """Why a connector gave up, while the listener was polled."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         try:
-            assert call.poll() is None
+            assert connector.poll() is None
         except ValueError as error:
             return str(error)
-        poll_door()
+        poll_listener()
         time.sleep(0.001)
-    pytest.fail("it calls for ever")
+    pytest.fail("it tries for ever")
 
 
-def test_who_calls_is_told_of_a_shortage_that_lasts() -> None:
-    door = parts.FaceShortDoor("s", TOKEN, 0.3)
-    call = parts.FaceCall(door.port, "s", TOKEN, "the connector", 60.0)
-    turned_away = []
-    assert "refused: no descriptor is left" in refusal_of(call, lambda: turned_away.extend(door.poll()))
-    assert door.asked > 1, "for a while it has to come again"
-    assert "connections wait: no descriptor is left" in turned_away[0] and "for now" not in turned_away[-1]
+@pytest.mark.parametrize(
+    ("secrets", "tokens"),
+    [((b"a", b"b"), (TOKEN, TOKEN)), ((b"", b"b"), (TOKEN, TOKEN)), ((b"a", b"a"), (TOKEN, bytes(16)))],
+    ids=["another secret", "none", "another token"],
+)
+def test_both_sides_are_told_that_the_secret_differs(secrets, tokens) -> None:
+    listener = parts.CommListener(secrets[0], tokens[0], "the listener")
+    connector = parts.CommConnector(listener.port, secrets[1], tokens[1], "the connector", 0.2)
+    accepted: list[bytes | None] = []
+    why = refusal_of(connector, lambda: accepted.append(listener.poll()))
+    assert re.fullmatch(rf"127.0.0.1 port {listener.port} refused: the secret is not the same on both sides", why)
+    assert not any(accepted)
+    (who,) = listener.take_logged()
+    assert re.fullmatch(r"refused: 127.0.0.1 port \d+ does not know the secret", who)
 
 
-def test_who_calls_outlasts_a_shortage_of_who_is_there() -> None:
-    door = parts.FaceShortDoor("s", TOKEN, 60.0)
-    call = parts.FaceCall(door.port, "s", TOKEN, "the connector", 0.5)
+def test_a_connector_is_told_of_a_shortage_that_lasts() -> None:
+    listener = parts.CommListener(b"s", TOKEN, "the listener", 0.3, is_short=True)
+    connector = parts.CommConnector(listener.port, b"s", TOKEN, "the connector", 60.0)
+    assert "refused: the other side: no descriptor is left" in refusal_of(connector, listener.poll)
+    assert listener.shortages > 1, "for a while it is told to try again"
+    assert "could not be connected: no descriptor is left, time 1" in listener.take_logged()[0]
+
+
+def test_a_connector_outlasts_a_shortage_of_the_listener() -> None:
+    listener = parts.CommListener(b"s", TOKEN, "the listener", 60.0, is_short=True)
+    connector = parts.CommConnector(listener.port, b"s", TOKEN, "the connector", 0.5)
     until = time.monotonic() + 20
-    while door.asked < 20 and time.monotonic() < until:
-        assert call.poll() is None
-        door.poll()
+    while listener.shortages < 20 and time.monotonic() < until:
+        assert connector.poll() is None
+        listener.poll()
         time.sleep(0.001)
-    assert door.asked == 20
+    assert listener.shortages == 20
 
 
-def test_who_calls_gives_up_where_it_is_always_hung_up_on() -> None:
+def test_a_connector_gives_up_where_connections_are_always_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         hung_up = 0
@@ -348,8 +303,8 @@ def test_who_calls_gives_up_where_it_is_always_hung_up_on() -> None:
                 server.accept()[0].close()
                 hung_up += 1
 
-        call = parts.FaceCall(server.getsockname()[1], "s", TOKEN, "the connector", 0.3)
-        assert "keeps closing connections" in refusal_of(call, hang_up)
+        connector = parts.CommConnector(server.getsockname()[1], b"s", TOKEN, "the connector", 0.3)
+        assert "keeps closing connections" in refusal_of(connector, hang_up)
         assert hung_up > 1
 
 
@@ -364,20 +319,21 @@ def no_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
-@pytest.mark.parametrize("is_broken", [False, True], ids=["row", "broken row"])
-def test_a_door_without_descriptors_says_so_in_the_end(is_broken: bool) -> None:
-    door = parts.FaceDoor("s", TOKEN, "the listener", 0.1)
-    with no_descriptors():
-        assert door.poll() is None
-    if is_broken:
-        assert door.poll() is None
-    time.sleep(0.15)
-    with no_descriptors():
-        if is_broken:
-            assert door.poll() is None
-        else:
-            with pytest.raises(DeviceError, match="cannot take a connection in: Too many open files"):
-                door.poll()
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["for long", "twice for a moment"])
+def test_a_listener_without_descriptors_says_so_in_the_end(is_interrupted: bool) -> None:
+    listener = parts.CommListener(b"s", TOKEN, "the listener", 0.1)
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        with no_descriptors():
+            assert listener.poll() is None
+        time.sleep(0.15)
+        if is_interrupted:
+            assert listener.poll() is None
+        with no_descriptors():
+            if is_interrupted:
+                assert listener.poll() is None
+            else:
+                with pytest.raises(DeviceError, match="no connection could be accepted"):
+                    listener.poll()
 
 
 # A host of a fabric. -----------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import subprocess
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from liar import REFUSAL, frame
 
-import needs
 from in_process import softmrc_here, unseen
 from softmrc import wire
 from softmrc.cli import perf
@@ -26,13 +25,12 @@ from softmrc.errors import MrcError, RemoteError
 
 COMMAND = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
 WIDEST = 2_000  # characters that one refusal may put on a terminal
-# Markup that closes what was never opened, a link, a command to the terminal, a flood, and no text at all.
-SAID: list[Any] = ["[/x]", "[link=file:///]here", "\x1b[2J\x1b]0;x\x07", "x" * 500_000, {"[/x]": ["\x1b[2J"]}, 7, None]
+# Markup that closes what was never opened, a link, a command to the terminal, a flood, and nothing.
+SAID = ["[/x]", "[link=file:///]here", "\x1b[2J\x1b]0;x\x07", "x" * 500, "", "\r\n" * 9]
 
 
-def frame(about: dict[str, Any]) -> bytes:
-    data = json.dumps(about).encode()
-    return len(data).to_bytes(4, "big") + data
+def refusal(said: str) -> bytes:
+    return frame(REFUSAL, b"\0" + said.encode())
 
 
 def is_fit_for_a_terminal(text: str) -> bool:
@@ -82,9 +80,10 @@ def is_served(server: Server) -> bool:
 def test_a_stranger_cannot_end_a_server_or_write_on_its_terminal() -> None:
     with perf_server() as server:
         for said in SAID:
-            for about in ({"error": said}, {"softmrc": said}):
+            for words in (refusal(said), said.encode()):
                 with socket.create_connection(("127.0.0.1", server.port), 10) as stranger, suppress(ConnectionError):
-                    stranger.sendall(frame(about))
+                    stranger.sendall(words)
+                    stranger.shutdown(socket.SHUT_WR)
                     while stranger.recv(1 << 16):
                         pass
         assert is_served(server)
@@ -93,7 +92,7 @@ def test_a_stranger_cannot_end_a_server_or_write_on_its_terminal() -> None:
 
 
 @contextmanager
-def fake_listener(about: dict[str, Any]) -> Iterator[int]:
+def fake_listener(said: str) -> Iterator[int]:
     """A port where everyone is told the same."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
@@ -101,7 +100,7 @@ def fake_listener(about: dict[str, Any]) -> Iterator[int]:
         def answer() -> None:
             client, _ = listener.accept()
             with client:
-                client.sendall(frame(about))
+                client.sendall(refusal(said))
                 client.recv(1 << 16)
 
         thread = threading.Thread(target=answer)
@@ -111,8 +110,8 @@ def fake_listener(about: dict[str, Any]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("said", SAID, ids=lambda said: repr(said)[:20])
-def test_a_fake_listener_gets_one_line(said: Any) -> None:
-    with fake_listener({"error": said}) as port:
+def test_a_fake_listener_gets_one_line(said: str) -> None:
+    with fake_listener(said) as port:
         done = softmrc_here("ping", f"127.0.0.1:{port}")
     assert done.returncode == 1
     assert is_fit_for_a_terminal(done.stderr) and len(done.stderr.splitlines()) == 1, done.stderr[:1000]
@@ -128,25 +127,6 @@ def test_an_error_of_a_peer_is_one_short_printable_line() -> None:
 def asked(command: str) -> list[str]:
     """The words before an address."""
     return [command, "--seconds", "30", "--load"] if command == "top" else [command]
-
-
-@needs.IPV6
-@pytest.mark.parametrize("command", ["ping", "perf", "top"])
-def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An IPv6 address may carry a zone, and a zone any text."""
-    honest = Connection.offer
-
-    def poisoned(self: Connection) -> dict[str, Any]:
-        offer = honest(self)
-        for plane in offer["planes"] if self.device is listener.device else ():
-            plane["address"] += "%[red]x\x1b[2J"
-        return offer
-
-    monkeypatch.setattr(Connection, "offer", poisoned)
-    with listen("::1", memory=bytearray(64)) as listener:
-        done = softmrc_here(*asked(command), f"[::1]:{listener.port}")
-    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert "[red]" in done.stderr and is_fit_for_a_terminal(done.stdout + done.stderr)
 
 
 def test_a_capture_cannot_write_on_the_terminal(tmp_path: Path) -> None:

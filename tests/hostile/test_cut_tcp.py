@@ -1,4 +1,5 @@
-"""Somebody on the wire ends the TCP connection of a sealed one, or says something on it. That decides nothing."""
+"""Somebody on the wire ends the TCP connection of an authenticated one, or says something on it. That decides nothing:
+neither where packets are encrypted, nor on loopback, where they are not."""
 
 from __future__ import annotations
 
@@ -7,21 +8,25 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from liar import eventually
+from liar import GOODBYE, REFUSAL, SESSION, credentials, eventually, frame, session
 
+import parts
 from softmrc import _core
-from softmrc._core import PeerState
+from softmrc._core import HandshakeEvent, PeerState
 from softmrc.connection import Connection, connect, listen
-from softmrc.connection.handshake import CONNECTOR, LISTENER, Authenticator, framed
 from softmrc.device import Device
 from softmrc.errors import MrcError, RemoteError
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")]
 
 LIMIT_S = 20.0
-SECRET = {"secret": "open sesame", "seal": "on"}
+KINDS = {
+    "encrypted": {"secret": "open sesame", "seal": "on"},
+    "authenticated": {"secret": "open sesame", "seal": "off"},
+}
 
 
 class Relay:
@@ -65,11 +70,16 @@ class Relay:
             end.close()
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @contextmanager
-def relayed() -> Iterator[tuple[Relay, Connection, Connection]]:
-    with listen(memory=bytearray(100), **SECRET) as listener:
+def relayed(kind: str = "") -> Iterator[tuple[Relay, Connection, Connection]]:
+    with listen(memory=bytearray(100), **KINDS.get(kind, {})) as listener:
         relay = Relay(listener.port)
-        with connect("127.0.0.1", relay.port, **SECRET) as mine, listener.accept(LIMIT_S) as theirs:
+        with connect("127.0.0.1", relay.port, **KINDS.get(kind, {})) as mine, listener.accept(LIMIT_S) as theirs:
             mine.write(mine.remote[0], 0, b"hello", imm=1)
             assert theirs.recv(LIMIT_S).imm == 1
             yield relay, mine, theirs
@@ -89,22 +99,29 @@ HOW = {
     "reset": Relay.cut,
     "a byte": lambda relay: relay.say(b"!"),
     "nonsense": lambda relay: relay.say(b"\xff" * 100),
-    "a false goodbye": lambda relay: relay.say(framed({"body": "{}", "seal": "0" * 64})),
-    "a refusal": lambda relay: relay.say(framed({"error": "go away"})),
+    "a false goodbye": lambda relay: relay.say(frame(SESSION, bytes(17))),
+    "a goodbye of nobody": lambda relay: relay.say(session(GOODBYE)),
+    "a refusal": lambda relay: relay.say(frame(REFUSAL, b"\0go away")),
 }
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_sealed_connection_outlives_its_tcp(how: str) -> None:
-    with relayed() as (relay, mine, theirs):
+def test_an_authenticated_connection_outlives_its_tcp(kind: str, how: str) -> None:
+    with relayed(kind) as (relay, mine, theirs):
         HOW[how](relay)
         assert not eventually(lambda: has_left(mine) or has_left(theirs), 3.0), "asked again and again, and answering"
         mine.write(mine.remote[0], 0, b"again", imm=2)
         assert theirs.recv(LIMIT_S).imm == 2
 
 
-def test_who_is_cut_off_and_silent_has_left() -> None:
+def test_without_credentials_the_end_of_tcp_is_the_end() -> None:
     with relayed() as (relay, mine, theirs):
+        relay.cut()
+        assert eventually(lambda: has_left(mine) and has_left(theirs))
+
+
+def test_who_is_cut_off_and_silent_has_left(kind: str) -> None:
+    with relayed(kind) as (relay, mine, theirs):
         relay.cut()
         theirs.device.set_faults(0, black_hole=True)
         mine.device.set_faults(0, black_hole=True)
@@ -113,8 +130,8 @@ def test_who_is_cut_off_and_silent_has_left() -> None:
             theirs.recv(LIMIT_S)
 
 
-def test_a_goodbye_is_believed_at_once() -> None:
-    with relayed() as (_, mine, theirs):
+def test_a_goodbye_is_believed_at_once(kind: str) -> None:
+    with relayed(kind) as (_, mine, theirs):
         mine.device.set_faults(0, black_hole=True)
         mine.close(0.0)
         with pytest.raises(MrcError):
@@ -123,16 +140,34 @@ def test_a_goodbye_is_believed_at_once() -> None:
         assert has_left(theirs)
 
 
+def handshake() -> tuple[Any, Any]:
+    """Both ends of one that is over."""
+    connector, listener = (parts.Handshake(role, credentials("secret")) for role in (True, False))
+    while not (connector.is_done and listener.is_done):
+        for end, other in ((listener, connector), (connector, listener)):
+            end.on_bytes(other.take_outgoing())
+            while (event := end.next_event()) is not HandshakeEvent.NONE:
+                if event is HandshakeEvent.IDENTIFIED:
+                    end.allow()
+                if event is (HandshakeEvent.OFFERED if end is listener else HandshakeEvent.IDENTIFIED):
+                    end.offer(b"")
+                elif event is HandshakeEvent.OFFERED:
+                    end.ready(0, False)
+                elif event is HandshakeEvent.READY:
+                    end.finish(False)
+    return connector, listener
+
+
 def test_a_goodbye_is_of_one_handshake_and_of_one_side() -> None:
-    """What was said in another, or comes back from where it went, is none."""
-    ends = {role: Authenticator(role, b"secret") for role in (CONNECTOR, LISTENER)}
-    ends[LISTENER].hear(ends[CONNECTOR].hello())
-    ends[CONNECTOR].hear(ends[LISTENER].hello())
-    another = Authenticator(LISTENER, b"secret")
-    another.hear(ends[CONNECTOR].hello())
-    expected = framed(ends[CONNECTOR].goodbye_of_peer())
+    """What was said in another, or comes back from where it went, is none; nor is what was cut or changed."""
+    (connector, listener), (_, another) = handshake(), handshake()
+    expected, cases = connector.goodbye_of_peer(), []
+    true = listener.goodbye()
+    for said in (true, connector.goodbye(), another.goodbye(), true[:-1], true[:-1] + bytes([true[-1] ^ 1])):
+        cases += [(said, 3), (said, 0)]
+    assert expected == true
     with Device(["127.0.0.1"]) as device, socket.create_server(("127.0.0.1", 0)) as server:
-        for who, is_believed in ((ends[LISTENER], True), (ends[CONNECTOR], False), (another, False)):
+        for said, early in cases:
             with socket.create_connection(server.getsockname()) as there, server.accept()[0] as here:
                 qp = device.create_qp(device.create_cq())
                 qp.init()
@@ -140,10 +175,10 @@ def test_a_goodbye_is_of_one_handshake_and_of_one_side() -> None:
                 def state(qpn: int = qp.qpn) -> PeerState:
                     return device.native.peer_state(qpn)
 
-                said = framed(who.goodbye())
-                device.native.watch_bootstrap(qp.qpn, here.fileno(), expected, said[:3], [])
+                device.native.watch_bootstrap(qp.qpn, here.fileno(), expected, said[:early], [])
                 assert state() is PeerState.PRESENT
-                there.sendall(said[3:])
+                there.sendall(said[early:])
+                there.shutdown(socket.SHUT_WR)
                 assert eventually(lambda state=state: state() is not PeerState.PRESENT)
-                assert (state() is PeerState.GONE) is is_believed
+                assert (state() is PeerState.GONE) is (said == true)
                 qp.destroy()

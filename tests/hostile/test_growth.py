@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from liar import LIMIT_S, answer_to, changed_plane, eventually, honest, visit
+from liar import LIMIT_S, Liar, answer_to, changed_plane, eventually, hello, honest, visit
 
 from sanitizers import NOT_UNDER_SANITIZERS
+from softmrc import _core
 from softmrc.connection import Listener, connect, listen
 from softmrc.device import Device, shutdown
 from softmrc.errors import RemoteError
@@ -28,7 +29,7 @@ CYCLES = int(os.environ.get("SOFTMRC_CYCLES", "300"))
 FIRST_CYCLES = max(
     300, CYCLES // 5
 )  # until all is there that is kept: peers for a while, an allocator's arenas for good
-SECRET = "the right one"
+SECRET = "the right one" if _core.can_seal() else None
 PAGE = resource.getpagesize()
 SLACK_BYTES = 2 << 20  # what allocators keep, whatever the number of cycles
 BYTES_A_CYCLE = 200
@@ -43,6 +44,7 @@ class Holdings:
     regions: int
     queues: int
     peers: int
+    handshakes: tuple[int, int, int]
 
 
 def holdings(device: Device) -> Holdings:
@@ -52,14 +54,16 @@ def holdings(device: Device) -> Holdings:
         regions=len(device._regions),
         queues=device._native.cq_count,
         peers=device._native.peer_count,
+        handshakes=_core.handshake_counts(),
     )
 
 
 def settled(device: Device) -> Holdings:
-    """After goodbyes: peers are answered for a few seconds after their last connection has gone."""
+    """After goodbyes: peers are answered for a few seconds after their last connection has gone; and a client that is
+    refused has a second to hear why."""
     shutdown.wait()
     gc.collect()
-    assert eventually(lambda: holdings(device).peers == 0)
+    assert eventually(lambda: holdings(device).peers == 0 and holdings(device).handshakes == (0, 0, 0))
     return holdings(device)
 
 
@@ -158,6 +162,21 @@ def test_visitors_that_fail_at_every_step() -> None:
         repeat(far, cycle)
         assert eventually(lambda: listener.refused.count == 4 * (CYCLES + FIRST_CYCLES))
         assert len(listener.refused.reasons) == 16
+
+
+@pytest.mark.skipif(SECRET is None, reason="built without libcrypto")
+def test_clients_that_do_not_know_the_secret() -> None:
+    """One says nothing, one proves nothing, one stops before it has proved that it is no replay."""
+    with Device(["127.0.0.1"]) as far, listen(device=far, memory=bytearray(64), secret=SECRET) as listener:
+        recorded = Liar(socket.socket(), SECRET).handshake.take_outgoing()
+
+        def cycle() -> None:
+            for words in (b"", hello(1, bytes(range(48))), recorded):
+                with visit(listener) as sock:
+                    sock.sendall(words)
+
+        repeat(far, cycle)
+        assert eventually(lambda: listener.refused.count == 3 * (CYCLES + FIRST_CYCLES))
 
 
 def test_listeners_that_come_and_go() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.udp.loopback import FOUR, eventually
 
 from softmrc.connection import Connection, connect, listen
+from softmrc.connection import connection as connection_module
 from softmrc.device import Device, PeerPlane
 from softmrc.engine import EventType, QpState
 from softmrc.wire import Frame, Packet, Route
@@ -80,11 +81,9 @@ def test_a_forged_word_about_ports_is_not_believed(mask: int) -> None:
 
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_an_honest_word_is(has_keys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also from a peer of an earlier version, which offers no key."""
+    """Also from a peer that has no key."""
     if not has_keys:
-        whole = Connection.offer
-        dropped = lambda self: {k: v for k, v in whole(self).items() if k != "port_key"}  # noqa: E731
-        monkeypatch.setattr(Connection, "offer", dropped)
+        monkeypatch.setattr(connection_module, "new_port_key", lambda: 0)
     with connected() as (connection, other, memory):
         other.device.set_port(2, False)
         heard: list[int] = []

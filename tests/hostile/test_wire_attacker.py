@@ -9,7 +9,7 @@ from softmrc import _core
 from softmrc._core import Cipher
 from softmrc_bench.attacker import KINDS, AttackResult, attack
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
 
 PACKETS = 4000
 

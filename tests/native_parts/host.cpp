@@ -1,21 +1,21 @@
 // What C faces share, by itself, for tests that put it next to its twin in Python.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cerrno>
 #include <chrono>
 #include <map>
 
+#include "host/acceptor.h"
 #include "host/denylist.h"
 #include "host/fabric_host.h"
 #include "host/faults.h"
 #include "host/handshake.h"
-#include "host/handshake_io.h"
 #include "host/json.h"
 #include "host/node.h"
-#include "host/sealing.h"
+#include "nccl/comm_setup.h"
+#include "nccl/party.h"
 #include "parts.h"
 #include "python/bind.h"
 #include "udp/device_error.h"
@@ -82,90 +82,82 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-// One side of an exchange, whose offer is what it was given.
-struct Talker final : HandshakeDelegate {
-  Talker(bool is_connector, const std::string& secret, const nb::bytes& token, const nb::bytes& words)
-      : own(from_python(words).begin(), from_python(words).end()),
-        exchange(is_connector ? Handshake::Role::connector : Handshake::Role::listener, secret, token_of(token),
-                 *this) {}
-  Bytes offer() override { return own; }
-  void accept(std::span<const std::uint8_t> words) override { theirs.assign(words.begin(), words.end()); }
-
-  static Token token_of(const nb::bytes& bytes) {
-    Token token{};
-    std::copy_n(from_python(bytes).begin(), std::min(bytes.size(), token.size()), token.begin());
-    return token;
+// Whose offer is what it was given, and who may have too little of something for every connection.
+class Talker final : public nccl::Party {
+ public:
+  Talker(std::string own, std::shared_ptr<int> shortages) : own_(std::move(own)), shortages_(std::move(shortages)) {}
+  Bytes offer() override { return {own_.begin(), own_.end()}; }
+  void accept(std::span<const std::uint8_t> theirs, const Handshake&) override {
+    if (shortages_) throw udp::DeviceError(EMFILE, "no descriptor is left, time " + std::to_string(++*shortages_));
+    theirs_.assign(theirs.begin(), theirs.end());
   }
+  const Bytes& theirs() const { return theirs_; }
 
-  Bytes own, theirs;
-  Handshake exchange;
+ private:
+  const std::string own_;
+  const std::shared_ptr<int> shortages_;
+  Bytes theirs_;
 };
 
-// What a party was told, once it is through a door or a call.
-std::unique_ptr<Talker> through(std::unique_ptr<HandshakeDelegate> party) {
-  return std::unique_ptr<Talker>(static_cast<Talker*>(party.release()));
+nb::object through(const std::unique_ptr<nccl::Party>& party) {
+  return party ? nb::object(to_python(static_cast<const Talker&>(*party).theirs())) : nb::none();
 }
 
-// Who has too little of something for every connection.
-struct Short final : HandshakeDelegate {
-  explicit Short(int& asked) : asked(asked) {}
-  Bytes offer() override { return {}; }
-  void accept(std::span<const std::uint8_t>) override {
-    ++asked;
-    throw udp::DeviceError(EMFILE, "no descriptor is left");
-  }
-  int& asked;
-};
-
-struct ShortDoor {
-  ShortDoor(const std::string& secret, const nb::bytes& token, double patience_s)
-      : door(wire::Ipv4{127, 0, 0, 1}, true, secret, Talker::token_of(token),
-             [this] { return std::make_unique<Short>(asked); }, milliseconds_of(patience_s)) {}
-  int asked = 0;
-  HandshakeListener door;
-};
-
-HandshakeListener::MakeDelegate talkers(bool is_connector, const nb::bytes& token, const std::string& words) {
-  return [=, token = Bytes(from_python(token).begin(), from_python(token).end())] {
-    return std::make_unique<Talker>(is_connector, "", nb::bytes(token.data(), token.size()),
-                                    nb::bytes(words.data(), words.size()));
-  };
+Credentials credentials_of(const nb::bytes& secret, const nb::bytes& token) {
+  return Credentials::of_secret(from_python(secret), from_python(token));
 }
+
+// Where one of them listens, with limits and a registry of its own.
+class ListeningTalker {
+ public:
+  ListeningTalker(const nb::bytes& secret, const nb::bytes& token, const std::string& offer, double patience_s,
+                  bool is_short)
+      : shortages_(is_short ? std::make_shared<int>() : nullptr),
+        listener_(listen_at({wire::Ipv4{127, 0, 0, 1}}, 0, port_), credentials_of(secret, token),
+                  std::make_shared<AcceptorRegistry>(), {}, [offer, shortages = shortages_] {
+                    return std::make_unique<Talker>(offer, shortages);
+                  }, milliseconds_of(patience_s)) {}
+  std::uint16_t port() const { return port_; }
+  int shortages() const { return shortages_ ? *shortages_ : 0; }
+  nb::object poll(const nb::object& log) {
+    return through(told([&] {
+      return listener_.poll([&](const std::string& words) {
+        logged_.push_back(words);
+        if (!log.is_none()) log(words);
+      });
+    }));
+  }
+  std::vector<std::string> take_logged() { return std::exchange(logged_, {}); }
+
+ private:
+  std::uint16_t port_ = 0;
+  std::shared_ptr<int> shortages_;
+  nccl::CommListener listener_;
+  std::vector<std::string> logged_;
+};
 
 }  // namespace
 
 void bind_host(nb::module_& m) {
-  nb::class_<HandshakeListener>(m, "FaceDoor")
-      .def("__init__",
-           [](HandshakeListener* self, const std::string& secret, const nb::bytes& token, const std::string& offer,
-              double patience_s) {
-    told([&] {
-      return new (self) HandshakeListener(wire::Ipv4{127, 0, 0, 1}, true, secret, Talker::token_of(token),
-                                          talkers(false, token, offer), milliseconds_of(patience_s));
-    });
-  },
-           nb::arg("secret"), nb::arg("token"), nb::arg("offer"), nb::arg("patience_s") = 60.0)
-      .def_prop_ro("port", &HandshakeListener::port)
-      .def("poll", [](HandshakeListener& door) {
-    return told([&] { return through(door.poll([](const std::string&) {})); });
-  }, "Who came through, or None.");
-  nb::class_<ShortDoor>(m, "FaceShortDoor")
-      .def(nb::init<const std::string&, const nb::bytes&, double>())
-      .def_prop_ro("port", [](const ShortDoor& it) { return it.door.port(); })
-      .def_ro("asked", &ShortDoor::asked, "How often it had too little.")
-      .def("poll", [](ShortDoor& it) {
-    std::vector<std::string> turned_away;
-    it.door.poll([&](const std::string& who) { turned_away.push_back(who); });
-    return turned_away;
-  }, "What was told of those that were turned away.");
-  nb::class_<HandshakeConnector>(m, "FaceCall")
-      .def("__init__", [](HandshakeConnector* self, std::uint16_t port, const std::string& secret,
+  nb::class_<ListeningTalker>(m, "CommListener")
+      .def(nb::init<const nb::bytes&, const nb::bytes&, const std::string&, double, bool>(), nb::arg("secret"),
+           nb::arg("token"), nb::arg("offer"), nb::arg("patience_s") = 60.0, nb::arg("is_short") = false)
+      .def_prop_ro("port", &ListeningTalker::port)
+      .def_prop_ro("shortages", &ListeningTalker::shortages, "How often it had too little.")
+      .def("poll", &ListeningTalker::poll, nb::arg("log") = nb::none(),
+           "What the next connector offered that came through, or None.")
+      .def("take_logged", &ListeningTalker::take_logged, "What it has said since.");
+  nb::class_<nccl::CommConnector>(m, "CommConnector")
+      .def("__init__", [](nccl::CommConnector* self, std::uint16_t port, const nb::bytes& secret,
                           const nb::bytes& token, const std::string& offer, double patience_s) {
     told([&] {
-      return new (self) HandshakeConnector({wire::Ipv4{127, 0, 0, 1}}, 0, port, secret, Talker::token_of(token),
-                                           talkers(true, token, offer), milliseconds_of(patience_s));
+      return new (self) nccl::CommConnector({{wire::Ipv4{127, 0, 0, 1}, port}}, credentials_of(secret, token), [offer] {
+        return std::make_unique<Talker>(offer, nullptr);
+      }, milliseconds_of(patience_s));
     });
-  }).def("poll", [](HandshakeConnector& call) { return told([&] { return through(call.poll()); }); });
+  }).def("poll", [](nccl::CommConnector& call) {
+    return through(told([&] { return call.poll(); }));
+  }, "What the listener offered, once it is connected; or None.");
   m.def("face_paths",
         [](const std::string& text, const std::string& host, std::uint32_t plane, const nb::bytes& address) {
     nb::list rows;
@@ -190,14 +182,6 @@ void bind_host(nb::module_& m) {
   m.def("face_json", [](const std::string& text) { return told([&] { return parse_json(text).text(); }); },
         "JSON that was read, as it is written.");
   m.def("face_settings", settings_of);
-  m.def("face_keys", [](std::uint32_t qpn) {
-    const KeyShare ours = make_key_share(), theirs = make_key_share();
-    told([&] {
-      return derive_keys(ours, {crypto::Cipher::aes_256_gcm, qpn}, theirs.told, {crypto::Cipher::aes_256_gcm, qpn + 1},
-                         "a secret"),
-             0;
-    });
-  }, "Keys of a queue pair are drawn, and written to the key log.");
   m.def("open_own", [](const std::string& path, bool is_anew) {
     std::string why;
     const int fd = udp::open_private_file(path, is_anew ? udp::OpenMode::truncate : udp::OpenMode::append, why);
@@ -206,20 +190,8 @@ void bind_host(nb::module_& m) {
   });
   m.def("face_faults", faults_of);
   m.def("hmac_sha256", [](const nb::bytes& key, const nb::bytes& text) {
-    return to_python(hmac_sha256(from_python(key), from_python(text)));
+    return to_python(crypto::hmac_sha256(from_python(key), from_python(text)));
   });
-  m.def("face_offer", [](const nb::bytes& bytes) {
-    return to_python(encode(told([&] { return decode_offer(from_python(bytes)); })));
-  }, "An offer that was read, as it is written: the same, or a ValueError.");
-  nb::class_<Talker>(m, "FaceExchange")
-      .def(nb::init<bool, const std::string&, const nb::bytes&, const nb::bytes&>())
-      .def("hear", [](Talker& t, const nb::bytes& bytes) {
-    told([&] { return t.exchange.on_bytes(from_python(bytes)), 0; });
-  }).def("take_outgoing", [](Talker& t) {
-    return to_python(t.exchange.take_outgoing());
-  }).def_prop_ro("is_done", [](const Talker& t) {
-    return t.exchange.is_done();
-  }).def_prop_ro("theirs", [](const Talker& t) { return to_python(t.theirs); });
 }
 
 }  // namespace softmrc::python

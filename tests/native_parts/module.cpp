@@ -9,6 +9,7 @@ NB_MODULE(_parts, m) {
   register_exceptions();
   bind_parts(m);
   bind_host(m);
+  bind_handshake_parts(m);
   bind_sim_parts(m);
   bind_seal_parts(m);
   bind_noise_parts(m);

@@ -8,6 +8,7 @@ namespace softmrc::python {
 void bind_parts(nanobind::module_& m);
 void bind_sim_parts(nanobind::module_& m);
 void bind_host(nanobind::module_& m);
+void bind_handshake_parts(nanobind::module_& m);
 void bind_seal_parts(nanobind::module_& m);
 void bind_noise_parts(nanobind::module_& m);
 

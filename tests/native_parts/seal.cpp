@@ -68,6 +68,12 @@ void bind_seal_parts(nb::module_& m) {
   m.def("sip_hash", [](std::uint64_t k0, std::uint64_t k1, const nb::bytes& text) {
     return sip_hash({k0, k1}, from_python(text));
   });
+  m.def("x25519", [](const nb::bytes& own, const nb::bytes& theirs) -> nb::object {
+    check_available();
+    Secret shared{};
+    if (!x25519(secret_of(own, "own"), secret_of(theirs, "theirs"), shared)) return nb::none();
+    return to_python(shared);
+  });
   m.def("seal_next_secret",
         [](const nb::bytes& secret) { return to_python(next_secret(secret_of(secret, "secret"))); });
   m.def("seal_expand", [](const nb::bytes& secret, const nb::bytes& label) {

@@ -25,6 +25,9 @@ from softmrc.wire import read_pcapng
 VERSIONS = (8, 9, 10, 11, 12)
 WIDE = "lanes = 3"
 SMALL_PACKETS = "lanes = 2\nmtu = 1408"
+UNLIKE_SECRET = "refused: the secret is not the same on both sides"
+STRANGER = "does not know the secret"
+UNLIKE_PLANES = "the connecting sides have 1 plane and 4 planes; name as many on every host (SOFTMRC_PLANES)"
 OF_THREADS = os.environ.get("SOFTMRC_SANITIZER") == "thread"
 
 
@@ -143,17 +146,38 @@ def test_strangers_hold_up_nobody(harness) -> None:
 
 
 @pytest.mark.process
+@NOT_UNDER_SANITIZERS  # which open files of their own
+@pytest.mark.parametrize("strangers", [2000])
+def test_a_crowd_of_strangers_takes_no_descriptors_from_connectors(harness, strangers: int) -> None:
+    harness(11, 1, "crowd", strangers)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("times", [500, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_who_comes_and_goes_leaves_nothing(harness, times: int) -> None:
+    harness(11, 1, "comes_and_goes", times)
+
+
+def test_a_forked_child_keeps_no_listener(harness) -> None:
+    harness(11, 1, "outlived")
+
+
+def test_it_listens_at_addresses_of_its_planes_only(harness) -> None:
+    harness(11, 1, "bound", SOFTMRC_PLANES="127.0.0.2")
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
-    ("ours", "theirs", "word"),
+    ("ours", "theirs", "word", "logged"),
     [
-        ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=b", "SOFTMRC_SECRET is not the same"),
-        ({}, "SOFTMRC_SECRET=b", "secret"),
-        ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=", "secret"),
-        ({}, "SOFTMRC_PLANES=127.0.0.1", "one side has 1 plane and the other 4; SOFTMRC_PLANES has to name as many"),
+        ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=b", UNLIKE_SECRET, STRANGER),
+        ({}, "SOFTMRC_SECRET=b", UNLIKE_SECRET, STRANGER),
+        ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=", UNLIKE_SECRET, STRANGER),
+        ({}, "SOFTMRC_PLANES=127.0.0.1", UNLIKE_PLANES, "does not match: " + UNLIKE_PLANES),
     ],
 )
-def test_who_is_unlike_is_told_why(harness, ours: dict[str, str], theirs: str, word: str) -> None:
-    harness(12, 1, "unlike", HARNESS_DIFFERS=theirs, HARNESS_WORD=word, **ours)
+def test_who_is_unlike_is_told_why(harness, ours: dict[str, str], theirs: str, word: str, logged: str) -> None:
+    harness(12, 1, "unlike", HARNESS_DIFFERS=theirs, HARNESS_WORD=word, HARNESS_LOGGED=logged, **ours)
 
 
 def test_a_secret_that_both_know_lets_them_meet(harness) -> None:

@@ -10,7 +10,7 @@ from softmrc import _core
 from softmrc.wire import read_pcapng
 from softmrc.wire.keylog import Keys
 
-pytestmark = [pytest.mark.process, pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")]
+pytestmark = [pytest.mark.process, pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")]
 
 LASTING = 'seal = "on"\nlanes = 2\nmtu = 1408'
 SEALED = LASTING + "\nrekey_packets = 200"

@@ -77,6 +77,22 @@ LISTENER: Table = {
     ("softmrc-listen", "getpeername"): (ENOBUFS,),
 }
 
+# Of one that connects: each time that it is made, one after another. It connects, or says in a sentence why not; and
+# the next time it does.
+CONNECTOR: dict[str, tuple[int, ...]] = {
+    "connect": (ENETUNREACH, ENOBUFS, EAGAIN),
+    "epoll_create1": (EMFILE, ENOMEM),
+    "epoll_ctl": (ENOMEM, ENOSPC),
+    "getpeername": (ENOBUFS,),
+    "getsockname": (ENOBUFS,),
+    "getsockopt": (ENOBUFS,),
+    "poll": (EINTR, ENOMEM),
+    "recv": (EINTR, EAGAIN, ENOMEM),
+    "send": (EINTR, EAGAIN, ENOBUFS),
+    "setsockopt": (ENOMEM,),
+    "socket": (EMFILE, ENOBUFS),
+}
+
 # A control socket, while it is asked.
 CONTROL: Table = {
     ("softmrc-control", "poll"): (EINTR, ENOMEM, EINVAL),
@@ -108,9 +124,11 @@ OPENING: dict[str, tuple[int, ...]] = {
 
 # NCCL's threads, in the plugin: connections are set up although it is refused for a while.
 PLUGIN: Table = {
-    ("*", "accept4"): (*SHORT, EPERM, EPROTO),
-    ("*", "connect"): (ENETUNREACH, ENOBUFS, EAGAIN),
-    ("*", "poll"): (EINTR, ENOMEM),
+    ("*", "accept4"): (*SHORT, EINTR, EPERM, EPROTO),
+    ("*", "connect"): (ENETUNREACH, ENOBUFS, ENOMEM, EAGAIN, EINTR),
+    ("*", "epoll_ctl"): (ENOMEM,),
+    ("*", "epoll_wait"): (EINTR, ENOMEM),
+    ("*", "getpeername"): (ENOBUFS,),
     ("*", "send"): (EINTR, ENOBUFS),
     ("*", "recv"): (EINTR, ENOMEM),
 }
@@ -131,6 +149,7 @@ PLUGIN_CONNECTS = {call: errors for call, errors in PLUGIN_LISTENS.items() if ca
 # Calls that our libraries make and that no test refuses, and why that is right.
 NOT_REFUSED = {
     "chmod": "of a control socket in a folder that nobody else may enter",
+    "shutdown": "fails where the connection is gone already",
     "close": "nothing depends on its answer, and what it is called with is gone in any case",
     "closedir": "as close",
     "dlclose": "of OpenSSL, once a process",

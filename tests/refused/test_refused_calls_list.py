@@ -23,7 +23,7 @@ TABLES = (
     calls.RANKS,
     calls.PLUGIN,
 )
-REFUSED = {call for table in TABLES for _, call in table} | set(calls.OPENING)
+REFUSED = {call for table in TABLES for _, call in table} | set(calls.OPENING) | set(calls.CONNECTOR)
 
 # Of the C library, what ends in the system, as far as anything that we call does.
 SYSTEM_CALLS = REFUSED | set(calls.NOT_REFUSED) | {

@@ -54,6 +54,10 @@ def test_a_listener_receives_who_comes_next(tmp_path: Path, planes: str) -> None
     run(tmp_path, "listener", planes, "once")
 
 
+def test_who_connects_does_or_is_told_why_not(tmp_path: Path) -> None:
+    run(tmp_path, "connecting")
+
+
 def test_a_control_socket_answers_the_next(tmp_path: Path) -> None:
     run(tmp_path, "control", "once")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softmrc.connection.acceptor import MAX_FROM_ONE_ADDRESS
+from softmrc.config import DeviceConfig
 from softmrc.engine import COMPLETION
 from softmrc.errors import InternalError
 from softmrc_bench import half_open
@@ -72,5 +72,5 @@ def test_a_connect_in_a_crowd_is_measured() -> None:
         heard: list[dict[str, Any]] = []
         listening = SimpleNamespace(ask=other.ask, receive=lambda: heard.append(other.receive()))
         assert half_open.accept_ms(listening, tries=1, visitors=100) > 0
-        assert heard[0]["refused"] >= 100 - MAX_FROM_ONE_ADDRESS
+        assert heard[0]["refused"] >= 100 - DeviceConfig().max_pending_per_address
     assert [figure.key for figure in half_open.FIGURES] == ["accept_under_attack_ms"]

@@ -248,7 +248,7 @@ def test_a_listener_that_nobody_holds_waits_for_no_thread(monkeypatch: pytest.Mo
         is_held.set()
         is_given.wait(3 * LIMIT_S)
 
-    monkeypatch.setattr(listener._acceptor, "_expire", wait)
+    monkeypatch.setattr(listener._acceptor, "_poll", wait)
     with socket.create_connection(("127.0.0.1", listener.port)):
         assert is_held.wait(LIMIT_S)
         reception, holder = listener._acceptor, [listener]
@@ -260,4 +260,4 @@ def test_a_listener_that_nobody_holds_waits_for_no_thread(monkeypatch: pytest.Mo
         is_given.set()
         reception._thread.join(LIMIT_S)
         assert not is_waiting and not reception._thread.is_alive()
-    assert reception._wake == -1 and all(one.fileno() == -1 for one in reception._sockets)
+    assert reception._wake == -1 and reception._native.pending == 0

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from loopback import eventually, outcome_of
 
-from softmrc.connection import Connection, connect, connect_async, handshake, listen
+from softmrc._core import HANDSHAKE_VERSION, WIRE_VERSION
+from softmrc.connection import Connection, connect, connect_async, listen
 from softmrc.device import Device
 from softmrc.engine import QpState
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
@@ -119,17 +122,20 @@ def refused(client: dict[str, Any], server: dict[str, Any]) -> tuple[BaseExcepti
 
 
 def test_wrong_secret() -> None:
-    """The connector learns it first, and says so."""
     client, server = refused({"secret": "right"}, {"secret": "wrong"})
-    assert "does not know the secret" in str(client)
-    assert "the secret is not the same" in server
+    assert "refused: the secret is not the same on both sides" in str(client)
+    assert "does not know the secret" in server
 
 
 def test_secret_on_one_side_only() -> None:
-    for given in ({}, {"secret": "something"}), ({"secret": "something"}, {}):
+    none, secret = "neither a secret nor a key", "a secret"
+    for given, its, ours in (
+        (({}, {"secret": "something"}), none, secret),
+        (({"secret": "something"}, {}), secret, none),
+    ):
         client, server = refused(*given)
-        assert "one side uses a secret and the other does not" in str(client)
-        assert "secret and this side does" in server and "give both the same" in server
+        assert f"you use {its} and this side {ours}; give both the same" in str(client)
+        assert f"uses {its} and this side {ours}; give both the same" in server
 
 
 def test_the_secret_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,48 +143,77 @@ def test_the_secret_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -
     with connected() as (a, b, _):
         a.write(a.remote[0], 0, b"hello", imm=1)
         assert b.recv(10).imm == 1
-    assert "does not know the secret" in str(refused({"secret": "another"}, {})[0])
+    assert "the secret is not the same" in str(refused({"secret": "another"}, {})[0])
     monkeypatch.setenv("SOFTMRC_SECRET", "")  # is none
-    assert "one side uses a secret" in str(refused({"secret": "another"}, {})[0])
+    assert "use a secret and this side neither a secret nor a key" in str(refused({"secret": "another"}, {})[0])
     for bad in ("", b"", 5):
         with pytest.raises(ConfigError, match="secret"):
             listen(secret=bad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("other", [1, 2, handshake.VERSION + 1])
-def test_versions_are_told_on_both_sides(other: int) -> None:
-    """Version 2 is one of them: it answers probes otherwise, so that neither side would be proven to the other."""
+def test_the_file_of_the_environment_sets_what_the_caller_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "softmrc.toml"
+    file.write_text("[device]\nmax_wimm = 16\nmax_connections_per_address = 1\n")
+    monkeypatch.setenv("SOFTMRC_CONFIG", str(file))
+    for planes in (None, ["127.0.0.1"]):
+        with (
+            listen(planes=planes) as listener,
+            connect("127.0.0.1", listener.port, planes=planes, max_wimm=8) as caller,
+            listener.accept(10) as called,
+        ):
+            assert (called.device.config.max_wimm, caller.device.config.max_wimm) == (16, 8)
+            with pytest.raises(RemoteError, match="too many connections"):
+                connect("127.0.0.1", listener.port, timeout_s=0.5)
+
+
+def hello(version: int = HANDSHAKE_VERSION, wire_version: int = WIRE_VERSION) -> bytes:
+    """Of an end with neither a secret nor a key."""
+    said = b"HSMRC" + struct.pack("!HHB", version, wire_version, 0)
+    return struct.pack("!I", len(said)) + said
+
+
+@pytest.mark.parametrize(
+    ("other", "thing"),
+    [
+        ((HANDSHAKE_VERSION - 1, WIRE_VERSION), "handshake"),
+        ((HANDSHAKE_VERSION + 1, WIRE_VERSION), "handshake"),
+        ((HANDSHAKE_VERSION, WIRE_VERSION + 1), "packets"),
+    ],
+)
+def test_versions_are_told_on_both_sides(other: tuple[int, int], thing: str) -> None:
+    ours, theirs = (HANDSHAKE_VERSION, other[0]) if thing == "handshake" else (WIRE_VERSION, other[1])
     with listen() as listener, socket.create_connection(("127.0.0.1", listener.port)) as sock:
-        sock.sendall(handshake.framed({"softmrc": other, "nonce": "0" * 64, "sealed": False}))
-        told = sock.recv(1 << 16).decode()
-        assert f"this side speaks version {handshake.VERSION} of the handshake, yours is {other}" in told
+        sock.sendall(hello(*other))
+        told = sock.recv(1 << 16).decode(errors="replace")
+        assert f"this side speaks version {ours} of the {thing}, yours is {theirs}" in told
         assert eventually(lambda: listener.refused.count == 1)
-        said = f"speaks version {other} of the handshake, this side version {handshake.VERSION}"
+        said = f"speaks version {theirs} of the {thing}, this side version {ours}"
         assert said in listener.refused.reasons[0]
 
 
 def test_an_old_listener_is_told_and_blamed() -> None:
-    """It speaks first, as version 1 does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         heard: list[bytes] = []
 
         def serve() -> None:
             with server.accept()[0] as sock:
-                sock.sendall(handshake.framed({"softmrc": 1, "nonce": "0" * 64, "sealed": False}))
+                sock.sendall(hello(HANDSHAKE_VERSION - 1))
                 while data := sock.recv(1 << 16):
                     heard.append(data)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(RemoteError, match="speaks version 1 of the handshake, this side version "):
+        with pytest.raises(RemoteError, match=f"speaks version {HANDSHAKE_VERSION - 1} of the handshake, this side"):
             connect("127.0.0.1", server.getsockname()[1])
         thread.join(10)
-        assert b" of the handshake, yours is 1" in b"".join(heard)
+        assert f" of the handshake, yours is {HANDSHAKE_VERSION - 1}".encode() in b"".join(heard)
 
 
 def test_planes_must_match() -> None:
     client, server = refused({"planes": ["127.0.0.1"]}, {"planes": ["127.0.0.1", "127.0.0.2"]})
-    assert "you have 1 planes, this side 2" in str(client) and "has 1 planes, this device 2" in server
+    assert "the connecting sides have 1 plane and 2 planes" in str(client) and "1 plane and 2 planes" in server
 
 
 def test_icrc_must_match() -> None:
@@ -187,8 +222,10 @@ def test_icrc_must_match() -> None:
 
 
 def test_without_a_secret_only_loopback() -> None:
-    with pytest.raises(ConfigError, match="secret"):
+    with pytest.raises(ConfigError, match=r"a shared secret .SOFTMRC_SECRET. or a key .SOFTMRC_IDENTITY."):
         listen("0.0.0.0")
+    with pytest.raises(ConfigError, match=r"a shared secret .SOFTMRC_SECRET. or a key .SOFTMRC_IDENTITY."):
+        connect("10.255.255.1", 1)
 
 
 def test_port_in_use() -> None:
@@ -384,11 +421,7 @@ def stubborn_listener(kind: str) -> Iterator[int]:
 
             def serve() -> None:
                 with suppress(OSError), server.accept()[0] as sock:
-                    proof, inbox = handshake.Authenticator(handshake.LISTENER, None), handshake.FrameReader()
-                    while (frame := inbox.next()) is None:
-                        inbox.add(sock.recv(1 << 16))
-                    proof.hear(frame)
-                    sock.sendall(handshake.framed(proof.hello()))
+                    sock.sendall(hello())
                     while sock.recv(1 << 16):
                         pass
 

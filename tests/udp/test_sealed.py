@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 from loopback import FOUR, drain, eventually
 
+from ports import free_ports
 from softmrc import _core, wire
 from softmrc._core import Cipher, SealKeys
 from softmrc.config import DeviceConfig, planes
 from softmrc.config.planes import LocalPlane
 from softmrc.connection import Connection, connect, listen
 from softmrc.connection import keys as sealing
+from softmrc.connection.handshake import Session
 from softmrc.device import Device, QueuePair
 from softmrc.engine import EventType, EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
 
 SECRET = "open sesame"
 LIMIT_S = 20.0
@@ -82,6 +84,13 @@ def test_nothing_of_it_is_on_the_wire(tmp_path: Path) -> None:
         theirs.recv(LIMIT_S)
     seen = (tmp_path / "sealed.pcapng").read_bytes()
     assert len(seen) > len(data) and b"nobody else" not in seen and (0x5EC2E7).to_bytes(4, "big") not in seen
+
+
+def test_what_keys_are_made_of_is_forgotten() -> None:
+    """Or whoever gets into the process later could make the first keys again, and read what was recorded then."""
+    with connected() as (mine, theirs, _):
+        assert mine._session.exporter is None and theirs._session.exporter is None
+    assert "exporter" not in repr(Session(True, "somebody", bytes(32)))
 
 
 def test_payloads_leave_room_for_the_seal() -> None:
@@ -151,7 +160,7 @@ def refused(theirs: dict[str, Any], mine: dict[str, Any]) -> tuple[str, str]:
 def test_a_mismatch_is_said_on_both_sides(on_here: bool) -> None:  # spec: seal-agreed
     theirs, mine = ({"seal": "off"}, {"seal": "on"}) if on_here else ({"seal": "on"}, {"seal": "off"})
     for said in refused(theirs, mine):
-        assert "packets are sealed at one side and not at the other; set seal alike" in said
+        assert "packets are encrypted at one side and not at the other; set seal alike" in said
 
 
 def test_loopback_is_not_sealed_unless_told() -> None:
@@ -178,6 +187,15 @@ def test_it_takes_a_secret() -> None:
         listen(memory=bytearray(8), seal="on")
 
 
+def test_who_may_not_listen_without_a_secret_may_at_once_with_one() -> None:
+    """Though the first error, and what it came through, is still there."""
+    port = free_ports()
+    with pytest.raises(ConfigError) as kept:
+        listen(port=port, seal="on")
+    with listen(port=port, secret=SECRET, seal="on") as listener:
+        assert listener.port == port and kept.tb is not None
+
+
 @pytest.mark.parametrize("bad", [{"rekey_s": 9}, {"rekey_packets": 15}, {"rekey_packets": (1 << 36) + 1}])
 def test_keys_serve_for_a_while(bad: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="rekey"):
@@ -193,7 +211,7 @@ def test_only_three_words_are_known(bad: object) -> None:
 def test_a_build_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "can_seal", lambda: False)
     for choice in ("on", "auto"):
-        with pytest.raises(ConfigError, match="built without sealing"):
+        with pytest.raises(ConfigError, match="built without libcrypto"):
             sealing.is_wanted(Elsewhere(choice), True)  # type: ignore[arg-type]
     assert not sealing.is_wanted(Elsewhere("off"), True)  # type: ignore[arg-type]
 

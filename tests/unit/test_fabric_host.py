@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
+from softmrc.connection.connector import Connector
+from softmrc.connection.waiting import BlockingWait, run_blocking
 from softmrc.errors import ConfigError
 from softmrc.fabric import parse
 from softmrc.fabric.host import FILE, NUMBER, FabricHost
@@ -56,3 +59,14 @@ def test_slow_links_get_patient_settings_and_what_is_given_wins() -> None:
     assert HERE.settings(base_rtt_us=5.0)["base_rtt_us"] == 5.0
     fast = FabricHost(parse(TEXT.replace("20M", "100G"), "small"), 0)
     assert "base_rtt_us" not in fast.settings() and fast.settings()["srv6"]
+
+
+def test_without_a_secret_no_path_of_the_fabric_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where another name of the listener is on loopback."""
+    (tmp_path / "small.toml").write_text(TEXT)
+    monkeypatch.setenv(FILE, str(tmp_path / "small.toml"))
+    monkeypatch.setenv(NUMBER, "1")
+    for secret, leaves in ((None, False), (b"of the fabric", True)):
+        caller = Connector("127.0.0.1,host2", 4711, None, secret, None, ["127.0.0.1"], 1.0, {})
+        ways = run_blocking(caller._ways(BlockingWait()))
+        assert any(not ip_address(way.address).is_loopback for way in ways) is leaves

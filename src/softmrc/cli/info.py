@@ -115,10 +115,22 @@ def _gpu() -> Fact:
 def _sealing() -> Fact:
     if not _core.can_seal():
         fix = f"{_sudo()}apt install libssl-dev, then install softmrc again"
-        return Fact("encryption", "not built: OpenSSL's headers were not there", False, fix)
+        return Fact("encryption", "not built: no secrets, no keys (OpenSSL's headers were not there)", False, fix)
     library, per_s = _core.cipher_speed()
     cipher = _core.faster_cipher().name.replace("_", "-")
     return Fact("encryption", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
+
+
+def _limits() -> Fact:
+    try:
+        device = environment.read().device.checked()
+    except MrcError as error:
+        return Fact("limits", str(error), False)
+    found = (
+        f"{device.max_pending:,} unfinished handshakes ({device.max_pending_per_address:,} with one address), "
+        f"{device.max_connections:,} accepted connections ({device.max_connections_per_address:,}), in a process"
+    )
+    return Fact("limits", found)
 
 
 def _as_root(*words: str) -> str:
@@ -159,7 +171,7 @@ def facts() -> list[Fact]:
     cores = len(os.sched_getaffinity(0))
     python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
     found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
-    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _agent(), _lab(), _tshark()]
+    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _limits(), _torch(), _gpu(), _agent(), _lab(), _tshark()]
     found += [Fact("environment", words, False) for words in environment.unknown_variables(os.environ)]
     return found
 

@@ -61,6 +61,7 @@ class EnvSettings:
     planes: tuple[str, ...] = ()
     device: DeviceConfig = field(default_factory=DeviceConfig)
     routes: Any = None  # SRv6 paths to peers, as `Device` has them
+    given: dict[str, Any] = field(default_factory=dict, compare=False)  # fields of `device` that the file names
     why: str = field(default="", compare=False)  # where the planes are from
 
 
@@ -95,8 +96,9 @@ def read(environment: Mapping[str, str] = os.environ) -> EnvSettings:
     device = written.device(table.get("device", {}), path)
     if here := FabricHost.from_environment(environment):
         why = why if planes else f"those of host {here.host} of {here.description.name}"
-        return EnvSettings(tuple(planes or here.planes), DeviceConfig(**here.settings(**device)), here.paths, why)
-    return EnvSettings(tuple(planes), DeviceConfig(**device), None, why if planes else "")
+        config = DeviceConfig(**here.settings(**device))
+        return EnvSettings(tuple(planes or here.planes), config, here.paths, device, why)
+    return EnvSettings(tuple(planes), DeviceConfig(**device), None, device, why if planes else "")
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

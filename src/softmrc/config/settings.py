@@ -53,6 +53,11 @@ class DeviceConfig:
     # and of twice the length of the one before: a peer that says nothing is given up after 69 s; 25: for ever
     retry_exponential: int = 8
     max_send_wr: int = 4_096  # messages that may wait or be under way
+    # unfinished handshakes with peers that are not authenticated, and as many with others, in a process
+    max_pending: int = 256
+    max_pending_per_address: int = 64  # likewise, with one address
+    max_connections: int = 8_192  # that a process has accepted and not closed; one more is told to try again
+    max_connections_per_address: int = 2_048  # likewise, from one address
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from softmrc import _core
 from softmrc.config import environment
 from softmrc.config.environment import IDENTITY, SECRET
 from softmrc.config.planes import LocalPlane, resolve
-from softmrc.connection.handshake import Authenticator
-from softmrc.connection.identity import Identity, KeyExchange
+from softmrc.connection.identity import Identity
 from softmrc.device import Device
 from softmrc.device.checks import instance
 from softmrc.errors import ConfigError
@@ -21,6 +21,7 @@ from softmrc.fabric.host import FabricHost
 
 log = logging.getLogger(__name__)
 SHORT = 8  # characters of a secret, below which it is as good as none against who records a handshake
+TO_AUTHENTICATE = f"a shared secret ({SECRET}) or a key ({IDENTITY})"
 Folder = str | os.PathLike[str]
 Knowledge = bytes | Identity | None  # a secret, or a key of its own; None: nothing
 
@@ -83,11 +84,15 @@ def credentials_of(secret: str | bytes | None, identity: Folder | None) -> Knowl
     return Identity(folder)
 
 
-def authenticator_of(knowledge: Knowledge, role: str, dialled: tuple[str, ...] = ()) -> Authenticator:
-    """For one handshake; with whom, where somebody was called."""
+def native_credentials(knowledge: Knowledge) -> _core.Credentials:
+    """As the core's handshake takes them."""
     if isinstance(knowledge, Identity):
-        return Authenticator(role, None, KeyExchange(knowledge, role, dialled))
-    return Authenticator(role, knowledge)
+        return knowledge.credentials
+    if knowledge is None:
+        return _core.Credentials.none()
+    if not _core.can_seal():
+        raise ConfigError("secret", "not shown", "none: built without libcrypto (on Debian: libssl-dev)")
+    return _core.Credentials.of_secret(knowledge)
 
 
 def planes_before(host: str, device: Device | None, planes: Sequence[str] | None) -> list[LocalPlane]:
@@ -118,15 +123,16 @@ def fits(wanted: environment.EnvSettings, host: str) -> bool:
 
 def device_for(host: str, device: Device | None, planes: Sequence[str] | None, settings: dict[str, Any]) -> Device:
     """The caller's device, or one with the planes that were named, here or in the environment; on a host of a fabric,
-    with all its planes; else with one plane, where `host` is."""
+    with all its planes; else with one plane, where `host` is. What `settings` leave out is as SOFTMRC_CONFIG says."""
     if device is not None:
         _checked(device)
         if planes is not None or settings:
             raise ConfigError("device", device, "either a device, or planes and settings to make one")
         return device
+    wanted = environment.read()
+    settings = {**wanted.given, **settings}
     if planes is not None:
         return Device(planes, **settings)
-    wanted = environment.read()
     if not fits(wanted, host):
         return Device([host], **settings)
     here = FabricHost.from_environment()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core
@@ -14,8 +15,7 @@ from softmrc._support.fork import disown_in_child
 from softmrc.config import RtrAttributes, bounds, whole_payload
 from softmrc.connection import keys as sealing
 from softmrc.connection import path_check, validate
-from softmrc.connection.handshake import Authenticator, BootstrapSocket, HandshakeError, framed
-from softmrc.connection.keys import KeyShare
+from softmrc.connection.handshake import BootstrapSocket, Session
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.connection.path_mtu import MtuDiscovery
@@ -35,7 +35,7 @@ from softmrc.device import (
 )
 from softmrc.device.checks import FOR_EVER, blame, instance, seconds, whole
 from softmrc.engine import CompletionStatus, QpState
-from softmrc.errors import ConfigError, RemoteError, UsageError
+from softmrc.errors import ConfigError, HandshakeError, RemoteError, UsageError
 
 IN_ERROR = "the connection is in error"
 HAS_LEFT = "has left: it closed the connection, or its process ended"
@@ -79,21 +79,20 @@ class Message(NamedTuple):
 class Connection:
     """One queue pair to one peer. Made by `connect` and `Listener.accept`."""
 
-    def __init__(
-        self, device: Device, channel: BootstrapSocket, proof: Authenticator, memory: OfferedMemory, owns_device: bool
-    ) -> None:
+    def __init__(self, device: Device, session: Session, memory: OfferedMemory, owns_device: bool) -> None:
         self.device = device
-        self._channel = channel
+        self._session = session
+        self._channel: BootstrapSocket | None = None  # once the handshake is over
+        self._slot: object = None  # for which a listener's limit counts it
         self._owns_device = owns_device
         self._closed = False
         self._added: Peer | None = None
-        self._proof = proof
-        self._share = KeyShare() if sealing.is_wanted(device, proof.secret is not None) else None
+        self.is_sealed: bool = sealing.is_wanted(device, session.exporter is not None)  # packets are encrypted
         self.qp = _new_qp(device, memory)
         self._memory = memory.hold()
         self._port_key = new_port_key()
         self.remote: tuple[RemoteRegion, ...] = ()
-        self.peer_name = channel.peer_name
+        self.peer_name = session.peer_name
         self._native = _core.CompletionTracker(
             device.native, self.qp.qpn, self.qp.send_cq.number, self.qp.recv_cq.number
         )
@@ -105,41 +104,33 @@ class Connection:
 
     # What the two ends of a handshake call.
 
-    def begin(self) -> None:
+    def begin(self, channel: BootstrapSocket, slot: object = None) -> None:
         # The handshake is over.
-        goodbye = b""
-        if self.is_sealed:
-            self._channel.goodbye = framed(self._proof.goodbye())
-            goodbye = framed(self._proof.goodbye_of_peer())
-        fd, queues = self._channel.socket.fileno(), [self.qp.send_cq.number, self.qp.recv_cq.number]
-        self.device.native.watch_bootstrap(self.qp.qpn, fd, goodbye, self._channel.inbox.rest(), queues)
+        self._channel, self._slot = channel, slot
+        fd, queues = channel.socket.fileno(), [self.qp.send_cq.number, self.qp.recv_cq.number]
+        self.device.native.watch_bootstrap(self.qp.qpn, fd, channel.goodbye_of_peer, channel.rest, queues)
 
-    def offer(self) -> dict[str, Any]:
-        return offer_of(self.device, self.qp, self._memory.regions, self._port_key, self._share)
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether packets are hidden and authentic."""
-        return self._share is not None
+    def offer(self) -> _core.Offer:
+        return offer_of(self.device, self.qp, self._memory.regions, self._port_key, self.is_sealed)
 
     @property
     def known_as(self) -> str:
         """The name by which `known_peers` has the peer's key; empty where it proved itself by a secret, or not."""
-        return self._proof.peer
+        return self._session.known_as
 
     def _keys(self, offer: Offer) -> SealKeys | None:
-        if self._share is None or offer.seal is None:
+        # What they are made of is forgotten: who gets into this process later must not make again those that were
+        # replaced since.
+        session, self._session = self._session, replace(self._session, exporter=None)
+        if not self.is_sealed or session.exporter is None:
             return None
-        secret, salt = self._proof.secret or b"", self._proof.salt
-        keys = self._share.keys(offer.seal, secret, salt, self._proof.is_connector, self.qp.qpn, offer.qpn)
-        self._share.forget()
-        return keys
+        return _core.packet_keys(session.exporter, session.is_connector, self.qp.qpn, offer.cipher, offer.qpn)
 
     def accept(self, offer: Offer) -> None:
         # Connect to a peer that offers this.
         try:
             self._establish(offer)
-        except (ConfigError, ProtocolError) as error:  # not on our map, or what else only the device knows
+        except ConfigError as error:  # not on our map, or what else only the device knows
             raise HandshakeError(
                 f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
             ) from None
@@ -168,9 +159,10 @@ class Connection:
         self.qp.post_recv(count=config.max_wimm)
         self.remote = offer.regions
 
-    def narrow(self, mtu: object) -> bool:
-        # The connector has found out which payload gets through. Returns whether that is less than both had offered.
-        if mtu is None:
+    def narrow(self, mtu: int) -> bool:
+        # The connector has found out which payload gets through; 0: it did not look. Returns whether that is less than
+        # both had offered.
+        if not mtu:
             return False
         try:
             payload = whole_payload(validate.whole("mtu", mtu, *bounds(RtrAttributes, "mtu")))
@@ -362,7 +354,8 @@ class Connection:
 
     def on_device_closed(self) -> None:
         # The peer is told as by `close`. The device takes care of what was on its way.
-        self._channel.hang_up()
+        if self._channel is not None:
+            self._channel.hang_up()
 
     def check_alive(self) -> None:
         """Once it is over, raise why, each time as the first. The first time may take a second."""
@@ -395,8 +388,10 @@ class Connection:
             with contextlib.suppress(UsageError):
                 self.qp.destroy()
                 self._native.release_sources()
-            self._channel.hang_up()
-            self._channel.close()
+            if self._channel is not None:
+                self._channel.hang_up()
+                self._channel.close()
+            self._slot = None
             for queue in {self.qp.send_cq, self.qp.recv_cq}:
                 queue.retire()
             if self._added is not None:

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import random
 import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from softmrc import _core
+from softmrc._core import DialCandidate, HandshakeEvent
+from softmrc._support.weak_registry import WeakRegistry
 from softmrc.connection import path_check
 from softmrc.connection.acceptor import HANDSHAKE_S
 from softmrc.connection.bootstrap import (
+    TO_AUTHENTICATE,
     Folder,
     Knowledge,
     all_named,
-    authenticator_of,
     credentials_of,
     device_for,
+    is_loopback,
+    native_credentials,
     planes_before,
     tcp_port,
 )
 from softmrc.connection.connection import Connection
-from softmrc.connection.dial import DialCandidate, dial_candidates, fabric_candidates
-from softmrc.connection.handshake import CONNECTOR, Authenticator, BootstrapSocket, HandshakeError, call
-from softmrc.connection.handshake_stream import AsyncIo, BlockingIo, HandshakeIo, HandshakeStream, dialled, run_blocking
+from softmrc.connection.dial import dial_candidates, fabric_candidates
+from softmrc.connection.handshake import BootstrapSocket, Session
+from softmrc.connection.identity import Identity
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.connection.path_mtu import MtuDiscovery
+from softmrc.connection.waiting import AsyncWait, BlockingWait, Wait, run_blocking
 from softmrc.device import Device
 from softmrc.device.checks import seconds
-from softmrc.errors import RemoteError
+from softmrc.errors import ConfigError, DeviceError, HandshakeError, MrcError, RemoteError
 from softmrc.fabric.host import FabricHost
 
 FIRST_PAUSE_S = 0.02  # before it is tried again at a listener that was busy; then twice as long each time ...
 LONGEST_PAUSE_S = 0.5  # ... up to this
+
+
+_connectors: WeakRegistry[Connector] = WeakRegistry()
 
 
 def connect(
@@ -56,7 +66,7 @@ def connect(
     is a folder with a key and those of known peers (`softmrc.connection.identity`); the peer must have the name given
     there. Without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
     caller = Connector(host, port, memory, credentials_of(secret, identity), device, planes, timeout_s, settings)
-    return run_blocking(caller.connection(BlockingIo()))
+    return run_blocking(caller.connection(BlockingWait()))
 
 
 async def connect_async(
@@ -73,7 +83,7 @@ async def connect_async(
 ) -> Connection:
     """`connect` for asyncio. Cancelling it takes effect at once, and leaves nothing behind."""
     caller = Connector(host, port, memory, credentials_of(secret, identity), device, planes, timeout_s, settings)
-    return await caller.connection(AsyncIo())
+    return await caller.connection(AsyncWait())
 
 
 class Connector:
@@ -95,8 +105,10 @@ class Connector:
         self._memory, self._planes, self._settings = memory, planes, settings
         self._device, self._owns_device = device, device is None
         self._until = time.monotonic() + seconds("timeout_s", timeout_s, is_positive=True)
+        self._native: _core.Connector | None = None
+        _connectors.add(self)
 
-    async def connection(self, patience: HandshakeIo) -> Connection:
+    async def connection(self, patience: Wait) -> Connection:
         """A device that was made for it serves every try, and ends with the last of them."""
         pause_s = FIRST_PAUSE_S
         try:
@@ -114,30 +126,34 @@ class Connector:
                 self._device.close()
             raise
 
-    async def _try(self, patience: HandshakeIo) -> Connection:
-        ways = await self._ways(patience)
+    async def _try(self, patience: Wait) -> Connection:
+        self._native = native = _core.Connector(await self._ways(patience), native_credentials(self._knowledge))
         try:
-            sock = await dialled(patience, ways, self._until)
-        except OSError as error:
-            raise self._unanswered(error) from None
-        channel = BootstrapSocket(sock)
-        try:
-            if self._knowledge is None:
-                channel.require_loopback()
-            connection = await self._introduce(HandshakeStream(channel, patience, self._until), channel)
-            sock.settimeout(None)
-            await self._see_planes(connection, patience)
-            return connection
+            connection = await self._introduce(native, patience)
         except HandshakeError as refusal:
-            channel.close()
-            raise (ListenerBusy if refusal.busy else RemoteError)(f"{channel.peer_name} {refusal}") from None
-        except BaseException:
-            channel.close()
-            raise
+            if refusal.told:
+                native.refuse(str(refusal), refusal.told)
+            raise (ListenerBusy if refusal.busy else RemoteError)(f"{native.peer} {refusal}") from None
+        except OSError as error:
+            if isinstance(error, MrcError):
+                raise
+            if native.is_connected:  # the system is short of something
+                raise DeviceError(error.errno, f"cannot finish the handshake: {error.strerror}") from None
+            raise self._unanswered(error) from None
+        finally:
+            native.close()
+        await self._see_planes(connection, patience)
+        return connection
 
-    async def _ways(self, patience: HandshakeIo) -> list[DialCandidate]:
+    def close_after_fork(self) -> None:
+        """In a child: the copies of its sockets."""
+        if self._native is not None:
+            self._native.close()
+
+    async def _ways(self, patience: Wait) -> list[DialCandidate]:
         """By every name and address, over every plane."""
-        planes, here = planes_before(self._hosts[0], self._device, self._planes), FabricHost.from_environment()
+        planes = planes_before(self._hosts[0], self._device, self._planes)
+        here = None if self._knowledge is None else FabricHost.from_environment()  # all its paths leave the machine
         places: list[tuple[Any, ...]] = []
         failure: OSError = TimeoutError("timed out")
         for host in self._hosts:
@@ -147,6 +163,10 @@ class Connector:
                 failure = error
         if not places:
             raise self._unanswered(failure)
+        if self._knowledge is None:
+            places = [place for place in places if is_loopback(place[-1][0])]
+            if not places:
+                raise ConfigError("secret", None, f"{TO_AUTHENTICATE}, for connections that leave the machine")
         return dial_candidates(
             places, planes, [way for host in self._hosts for way in fabric_candidates(here, host, self._port)]
         )
@@ -157,38 +177,54 @@ class Connector:
             return RemoteError(f"nobody knows the address of {names}: {error.strerror or error}")
         return RemoteError(f"{names} port {self._port} does not answer: {error.strerror or error}")
 
-    async def _introduce(self, line: HandshakeStream, channel: BootstrapSocket) -> Connection:
+    async def _introduce(self, native: _core.Connector, patience: Wait) -> Connection:
         """What was made for a connection that fails is let go of."""
-        made: list[Connection] = []
-
-        def offer() -> dict[str, Any]:
-            made.append(self._half_made(channel, proof))
-            return made[0].offer()
-
-        def accept(said: dict[str, Any]) -> None:
-            made[0].accept(Offer.checked(said, made[0].device, made[0].is_sealed))
-
-        def narrow(mtu: int) -> bool:
-            return made[0].narrow(mtu)
-
-        async def measure() -> int:
-            left_s = self._until - time.monotonic()
-            survey = await _measured(made[0], line.patience, channel.peer_name, self._until)
-            if survey.found and not survey.has_answer and time.monotonic() >= self._until:
-                _check_reached(made[0], left_s)
-            return survey.payload
-
-        proof = authenticator_of(self._knowledge, CONNECTOR, self._dialled)
+        made: Connection | None = None
         try:
-            await line.follow(call(proof, offer, accept, narrow), measure)
-            made[0].begin()
+            while True:
+                event = native.poll()
+                if event is HandshakeEvent.IDENTIFIED:
+                    known_as = self._identified(native.peer_key)
+                    native.allow()
+                    made = self._half_made(native, known_as)
+                    native.offer(made.offer())
+                elif event is HandshakeEvent.OFFERED:
+                    assert made is not None
+                    made.accept(Offer.checked(native.content, made.device, made.is_sealed))
+                    mtu = await self._measured(made, patience)
+                    native.ready(mtu, made.narrow(mtu))
+                elif made is not None and native.is_done:
+                    made.begin(BootstrapSocket(*native.take()))
+                    return made
+                elif event is HandshakeEvent.NONE:
+                    await self._wait_for(native, patience)
         except BaseException:
-            for connection in made:
-                connection.abandon()
+            if made is not None:
+                made.abandon()
             raise
-        return made[0]
 
-    async def _see_planes(self, connection: Connection, patience: HandshakeIo) -> None:
+    async def _wait_for(self, native: _core.Connector, patience: Wait) -> None:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0 and not native.is_connected:
+            raise TimeoutError("timed out")
+        if left_s <= 0:
+            doubt = "" if native.has_heard else "; is it something else that has this port?"
+            raise HandshakeError(f"did not finish the handshake in time{doubt}")
+        due_s = native.due_s()
+        await patience.readable(native.fileno(), left_s if due_s is None else min(due_s, left_s))
+
+    async def _measured(self, connection: Connection, patience: Wait) -> int:
+        """Which packets get through to the listener, which answers already."""
+        left_s = self._until - time.monotonic()
+        survey = connection.discover_mtu()
+        for pause_s in survey.pauses(until=self._until):
+            await patience.pause(pause_s)
+        survey.note(connection.peer_name)
+        if survey.found and not survey.has_answer and time.monotonic() >= self._until:
+            _check_reached(connection, left_s)
+        return survey.payload
+
+    async def _see_planes(self, connection: Connection, patience: Wait) -> None:
         """That TCP came through says little about planes: see on which of them the peer answers."""
         try:
             left_s = self._until - time.monotonic()
@@ -203,16 +239,29 @@ class Connector:
             connection.abandon()
             raise
 
-    def _half_made(self, channel: BootstrapSocket, proof: Authenticator) -> Connection:
-        """Of a listener that has proved itself."""
+    def _identified(self, key: bytes) -> str:
+        """The name by which the listener's key is known, where keys authenticate."""
+        return self._knowledge.name_of(key, self._dialled) if isinstance(self._knowledge, Identity) else ""
+
+    def _half_made(self, native: _core.Connector, known_as: str) -> Connection:
+        """To a listener that has authenticated itself."""
         if self._device is None or not self._owns_device:
-            here = channel.socket.getsockname()[0]
+            here = str(ipaddress.ip_address(native.local_address))
             self._device = device_for(here, self._device, self._planes, self._settings)
         offered = OfferedMemory(self._device, self._memory)
+        session = Session(True, native.peer, native.exporter, known_as)
         try:
-            return Connection(self._device, channel, proof, offered, self._owns_device)
+            return Connection(self._device, session, offered, self._owns_device)
         finally:
             offered.release()  # from here on the connection holds it
+
+
+def _in_child() -> None:
+    for connector in _connectors:
+        connector.close_after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class ListenerBusy(RemoteError):
@@ -224,12 +273,3 @@ def _check_reached(connection: Connection, left_s: float) -> None:
     if words := path_check.never_reached(connection.qp, connection.peer):
         short = "" if left_s >= path_check.SILENT_S else f"; `timeout_s` left {max(left_s, 0.0):.1f} s for an answer"
         raise RemoteError(f"{connection.peer_name} answers TCP, and {words}{short}")
-
-
-async def _measured(connection: Connection, patience: HandshakeIo, name: str, until: float) -> MtuDiscovery:
-    """Which packets get through to the listener, which answers already."""
-    survey = connection.discover_mtu()
-    for pause_s in survey.pauses(until=until):
-        await patience.pause(pause_s)
-    survey.note(name)
-    return survey

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from softmrc.connection.acceptor import OUT_OF_DESCRIPTORS, Acceptor, Refusals
-from softmrc.connection.bootstrap import Folder, Knowledge, credentials_of, device_for, is_loopback, named, tcp_port
+from softmrc import _core
+from softmrc.connection.acceptor import Acceptor, Refusals
+from softmrc.connection.bootstrap import (
+    TO_AUTHENTICATE,
+    Folder,
+    Knowledge,
+    credentials_of,
+    device_for,
+    named,
+    native_credentials,
+    tcp_port,
+)
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.device import Device, MemoryRegion, shutdown
@@ -18,22 +30,20 @@ from softmrc.device.checks import FOR_EVER, seconds
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
 
-BACKLOG = 1024  # how many clients the kernel holds until they are accepted
-
 
 class Listener:
     """Receives connectors, in the background; `accept` returns those that have come through."""
 
     def __init__(
-        self, device: Device, owns_device: bool, sockets: Sequence[socket.socket], knowledge: Knowledge, memory: Any
+        self, device: Device, owns_device: bool, at: Addresses, port: int, knowledge: Knowledge, memory: Any
     ) -> None:
         self.device = device
-        self.port: int = sockets[0].getsockname()[1]
         self._owns_device = owns_device
         self._is_closed = False
         self._memory = OfferedMemory(device, memory)
         try:
-            self._acceptor = Acceptor(sockets, device, knowledge, self._memory)
+            listening, self.port = _core.listen_at([address.packed for address in at.addresses], at.scope_id, port)
+            self._acceptor = Acceptor(listening, device, knowledge, self._memory)
             self._acceptor.open()
             shutdown.track_connection(self)
         except BaseException:
@@ -141,51 +151,46 @@ def listen(
     `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
     device is given: `listen(device=Device(planes, port=4791))`."""
     host, port, shared = named(host), tcp_port(port, 0), credentials_of(secret, identity)
+    native_credentials(shared)
+    at = _resolved(_everywhere(host))
+    if shared is None and not at.addresses[0].is_loopback:
+        raise ConfigError("secret", None, f"{TO_AUTHENTICATE}, to listen on {host}; without one only loopback")
     with contextlib.ExitStack() as undo:
-        sock = undo.enter_context(_opened(_everywhere(host), port))
-        if shared is None and not is_loopback(sock.getsockname()[0]):
-            raise ConfigError("secret", None, f"a shared secret, to listen on {host}; without one only loopback")
         made = device_for(host, device, planes, settings)
         if device is None:
             undo.callback(made.close)
-        sockets = [sock]
-        for other in _beside(sock, made):
-            sockets.append(undo.enter_context(other))
-        listener = Listener(made, device is None, sockets, shared, memory)
+        listener = Listener(made, device is None, at.beside(made, is_open=shared is None), port, shared, memory)
         undo.pop_all()
         return listener
 
 
-def _opened(host: str, port: int) -> socket.socket:
-    with contextlib.ExitStack() as undo:
-        try:
-            sock = undo.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
-            sock.listen(BACKLOG)
-        except OSError as error:
-            raise DeviceError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from None
-        undo.pop_all()
-        return sock
+@dataclass(frozen=True)
+class Addresses:
+    """Where a listener is reached: at the first without fail."""
+
+    addresses: tuple[Any, ...]
+    scope_id: int = 0
+
+    def beside(self, device: Device, is_open: bool) -> Addresses:
+        """And at the other planes of this device, if it is one of them. One that `is_open` takes anybody, and so is
+        reached at those on loopback alone."""
+        planes = tuple(
+            plane.address
+            for plane in device.local_planes
+            if not plane.address.is_link_local and (plane.address.is_loopback or not is_open)
+        )
+        return replace(self, addresses=self.addresses + planes) if self.addresses[0] in planes else self
+
+
+def _resolved(host: str) -> Addresses:
+    try:
+        found: tuple[Any, ...] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4]
+    except socket.gaierror as error:
+        raise DeviceError(error.errno, f"cannot listen on {host}: {error.strerror}") from None
+    return Addresses((ipaddress.ip_address(found[0].partition("%")[0]),), found[3] if len(found) > 3 else 0)
 
 
 def _everywhere(host: str) -> str:
     """Of a fabric a host is all its addresses: each is a path to it."""
     here = FabricHost.from_environment()
     return "::" if here is not None and here.number_of(host) == here.host else host
-
-
-def _beside(first: socket.socket, device: Device) -> Iterator[socket.socket]:
-    """The same port at the addresses of the other planes. Where it is taken, or the address is not there, connectors
-    come by another. A shortage would pass, and leave a listener with fewer addresses for good: it is an error."""
-    host, port = first.getsockname()[:2]
-    others = [str(plane.address) for plane in device.local_planes if not plane.address.is_link_local]
-    if host not in others:
-        return
-    for address in dict.fromkeys(others):
-        try:
-            if address != host:
-                yield _opened(address, port)
-        except DeviceError as error:
-            if error.errno in OUT_OF_DESCRIPTORS:
-                raise

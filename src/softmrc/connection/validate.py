@@ -7,16 +7,12 @@ import ipaddress
 import reprlib
 from typing import TYPE_CHECKING, Any
 
+from softmrc import _core
+
 if TYPE_CHECKING:
     from softmrc.device import PeerPlane
 
 MAX_PLANES = 16
-# Nobody's, or everybody's: unspecified, multicast, reserved, broadcast; then all that an IPv6 address may hide IPv4 in.
-NO_HOSTS = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "224.0.0.0/3", "ff00::/8"))) + tuple(
-    map(ipaddress.ip_network, ("::/80", "::ffff:0:0:0/96", "64:ff9b::/96", "2001::/32", "2002::/16"))
-)
-LOOPBACK = ipaddress.ip_address("::1")  # lies among them
-
 SocketAddress = tuple[bytes, int]  # an address and a port
 
 
@@ -71,7 +67,7 @@ def address(field: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6
 @functools.lru_cache(1024)
 def _address(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, bool]:
     found = ipaddress.ip_address(text)
-    return found, found == LOOPBACK or not any(found in network for network in NO_HOSTS)
+    return found, _core.is_address_of_host(found.packed)
 
 
 def plane(name: str, value: object) -> PeerPlane:

@@ -16,20 +16,11 @@ from dataclasses import dataclass, field
 from softmrc import wire
 from softmrc._core import Cipher, Inbound, Opened
 from softmrc._support.files import open_own
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import ConfigError
 
 KEYLOG = "SOFTMRC_KEYLOG"
 LATEST_PS = 1 << 62  # a moment of the core's; a damaged capture may have later ones
 LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
-
-
-def _append(path: str, line: bytes) -> None:
-    """Append to the file, which only this user can read."""
-    handle = open_own(path, is_anew=False)
-    try:
-        os.write(handle, line)
-    finally:
-        os.close(handle)
 
 
 def check() -> None:
@@ -37,18 +28,9 @@ def check() -> None:
     concern."""
     if path := os.environ.get(KEYLOG):
         try:
-            _append(path, b"")
+            os.close(open_own(path, is_anew=False))
         except OSError as error:
             raise ConfigError(KEYLOG, path, f"a file that can be written: {error.strerror}") from None
-
-
-def note(cipher: Cipher, qpn: int, secret: bytes) -> None:
-    """Append one line, if somebody asked for it."""
-    if path := os.environ.get(KEYLOG):
-        try:
-            _append(path, f"{cipher.name} {qpn:06x} {secret.hex()}\n".encode())
-        except OSError as error:
-            raise DeviceError(error.errno, f"cannot write {path}, which {KEYLOG} names: {error.strerror}") from None
 
 
 @dataclass

@@ -1,5 +1,8 @@
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -98,15 +101,25 @@ void cycle(const std::string& path, int version, const std::vector<int>& numbers
           "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
 }
 
-int knock(const Handle& handle, const std::string& says) {
+sockaddr_in place(std::uint32_t address, std::uint16_t port) {
+  sockaddr_in found{};
+  found.sin_family = AF_INET;
+  found.sin_port = htons(port);
+  found.sin_addr.s_addr = htonl(address);
+  return found;
+}
+
+std::uint16_t port_of(const Handle& handle) {
   std::uint16_t port = 0;
   std::memcpy(&port, handle.data() + 4, 2);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  require(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0, "there is a listener");
+  return port;
+}
+
+int knock(const Handle& handle, const std::string& says, std::uint32_t from = INADDR_LOOPBACK) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in to = place(INADDR_LOOPBACK, port_of(handle)), here = place(from, 0);
+  require(bind(fd, reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0, "there is such an address");
+  require(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "there is a listener");
   if (!says.empty()) require(write(fd, says.data(), says.size()) > 0, "a stranger speaks");
   return fd;
 }
@@ -135,6 +148,133 @@ void strangers(const std::string& path, int version, const std::vector<int>&) {
   void* comm = nullptr;
   require(net.connect(loop.context, nonsense.data(), &comm) == Result::system_error && !comm,
           "a handle that is none is refused");
+  loop.close();
+  must(net.finalize(loop.context), "finalize");
+}
+
+// As many strangers as are told, from many addresses, at all listeners of a process that has few descriptors: none of
+// them keeps a connector out.
+void crowd(const std::string& path, int version, const std::vector<int>& numbers) {
+  constexpr std::size_t listeners = 16;
+  constexpr int from_each_address = 50;
+  int told[2], came[2];
+  require(pipe2(told, O_CLOEXEC) == 0 && pipe2(came, O_CLOEXEC) == 0, "pipes");
+  rlimit limit{};
+  require(getrlimit(RLIMIT_NOFILE, &limit) == 0, "there is a limit");
+  const pid_t child = fork();
+  if (child == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    std::array<Handle, listeners> handles;
+    for (Handle& handle : handles)
+      require(read(told[0], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "handles");
+    const std::string hello = std::string("\0\0\0\x3aHSMRC\0\4\0\1\1", 14) + std::string(48, 'n');
+    for (int i = 0; i < numbers.at(0); ++i)
+      knock(handles[i % listeners], i % 2 ? hello : "", INADDR_LOOPBACK + 0x10000 * (1 + i / from_each_address));
+    require(write(came[1], "x", 1) == 1, "all came");
+    for (;;) pause();
+  }
+  limit.rlim_cur = 1024;
+  require(setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit is set");
+  Net net = load(path, version);
+  void* const context = begin(net);
+  std::vector<Loop> loops;
+  for (std::size_t i = 0; i < listeners; ++i) loops.emplace_back(net, context);
+  for (const Loop& loop : loops)
+    require(write(told[1], loop.handle.data(), loop.handle.size()) == static_cast<ssize_t>(loop.handle.size()),
+            "handles are told");
+  pollfd all_came{came[0], POLLIN, 0};
+  for (const Deadline deadline(60); poll(&all_came, 1, 0) == 0; deadline.check("a crowd"))
+    for (Loop& loop : loops) loop.accept();
+  for (int i = 0; i < 100; ++i)
+    for (Loop& loop : loops) {
+      loop.accept();
+      require(!loop.receive, "no stranger comes through");
+    }
+  require(entries("/proc/self/fd") < 600, "descriptors are left");
+  for (Loop& loop : loops) loop.set_up("being connected in a crowd");
+  kill(child, SIGKILL);
+  require(waitpid(child, nullptr, 0) == child, "the crowd leaves");
+  for (Loop& loop : loops) loop.close();
+  must(net.finalize(context), "finalize");
+}
+
+// Somebody comes and goes so many times, and somebody who does not know the listener's token: nothing grows.
+void comes_and_goes(const std::string& path, int version, const std::vector<int>& numbers) {
+  Net net = load(path, version);
+  Loop loop(net, begin(net));
+  const auto visit = [&] { close(knock(loop.handle, "")); };
+  const auto fail = [&] {
+    Handle other = loop.handle;
+    other[8] ^= 1;  // of the token
+    void* comm = nullptr;
+    for (const Deadline deadline(20); net.connect(loop.context, other.data(), &comm) == Result::success;) {
+      require(!comm, "who does not know the token is not connected");
+      loop.accept();
+      deadline.check("being refused");
+    }
+  };
+  int descriptors = 0;
+  long kib = 0;
+  for (int i = 0; i < numbers.at(0); ++i) {
+    visit();
+    fail();
+    loop.accept();
+    require(!loop.receive, "nobody comes through");
+    if (i != numbers.at(0) / 5) continue;
+    descriptors = entries("/proc/self/fd");
+    kib = resident_kib();
+  }
+  for (int i = 0; i < 10; ++i) loop.accept();
+  require(entries("/proc/self/fd") <= descriptors + 2, "descriptors do not grow");
+  require(std::getenv("SOFTMRC_SANITIZER") || resident_kib() <= kib + 1024,
+          "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
+  loop.set_up("being connected after all");
+  loop.close();
+  must(net.finalize(loop.context), "finalize");
+}
+
+// A child that lives on has no copy of a listener that is closed, nor of a handshake.
+void outlived(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  Loop loop(net, begin(net));
+  const int stranger = knock(loop.handle, "");
+  for (int i = 0; i < 10; ++i) loop.accept();
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  must(net.tail.close_listen(loop.listener), "closeListen");
+  char byte = 0;
+  pollfd told{stranger, POLLIN, 0};
+  const Deadline deadline(20);
+  while (poll(&told, 1, 100) == 0 || read(stranger, &byte, 1) > 0) deadline.check("the end of a handshake");
+  const sockaddr_in to = place(INADDR_LOOPBACK, port_of(loop.handle));
+  for (bool is_refused = false; !is_refused; deadline.check("the end of a listener")) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    is_refused = connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0;
+    close(fd);
+  }
+  close(stranger);
+  kill(child, SIGKILL);
+  require(waitpid(child, nullptr, 0) == child, "the child ends");
+  one_message(net, loop.context);
+  must(net.finalize(loop.context), "finalize");
+}
+
+// The one plane is at 127.0.0.2: nobody comes in by another address.
+void bound(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  Loop loop(net, begin(net));
+  const auto error_at = [&](std::uint32_t address) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in to = place(address, port_of(loop.handle));
+    const int error = connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+  };
+  require(error_at(INADDR_LOOPBACK + 1) == 0, "it listens where its plane is");
+  require(error_at(INADDR_LOOPBACK) == ECONNREFUSED, "and nowhere else");
+  loop.set_up("being connected there");
   loop.close();
   must(net.finalize(loop.context), "finalize");
 }
@@ -176,6 +316,8 @@ void unlike(const std::string& path, int version, const std::vector<int>&) {
     deadline.check("refusing");
   }
   require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the other process is content");
+  if (const char* const words = std::getenv("HARNESS_LOGGED"))
+    require(said().find(words) != std::string::npos, "the listener's side logs it: " + said());
   one_message(net, loop.context);
   must(net.tail.close_listen(loop.listener), "closeListen");
   must(net.finalize(loop.context), "finalize");
@@ -210,7 +352,7 @@ void no_descriptors(const std::string& path, int version, const std::vector<int>
   loop.connect();
   std::vector<int> taken;
   for (int fd = dup(0); fd >= 0; fd = dup(0)) taken.push_back(fd);
-  for (const Deadline deadline(20); said().find("cannot take a connection in") == std::string::npos;
+  for (const Deadline deadline(20); said().find("connections wait: descriptors") == std::string::npos;
        deadline.check("being told"))
     loop.accept();
   require(!loop.receive, "nobody came in");
@@ -262,6 +404,7 @@ void held_up(const std::string& path, int version, const std::vector<int>& numbe
 }  // namespace
 
 const std::map<std::string, Alone> alone{
+    {"crowd", crowd},       {"comes_and_goes", comes_and_goes}, {"bound", bound},     {"outlived", outlived},
     {"cycle", cycle},       {"strangers", strangers},           {"unlike", unlike},   {"refused", refused},
     {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}, {"short_of", short_of}};
 

@@ -25,7 +25,7 @@ inline void require(bool promise, const std::string& words) {
 
 // The last warning, as NCCL keeps it.
 inline std::mutex warning_mutex;
-inline std::string last_warning, last_line;  // the latter of any level
+inline std::string last_warning, all_lines;  // the latter of any level, the last of them
 inline std::function<void()> on_warning;     // who logs may take its time, and ask for more
 
 inline void log(LogLevel level, unsigned long, const char*, int, const char* format, ...) {
@@ -37,7 +37,8 @@ inline void log(LogLevel level, unsigned long, const char*, int, const char* for
   if (std::getenv("HARNESS_LOUD")) std::fprintf(stderr, "[%d] %d %s\n", getpid(), static_cast<int>(level), text);
   {
     const std::lock_guard lock(warning_mutex);
-    last_line = text;
+    if (all_lines.size() > 1 << 16) all_lines.erase(0, 1 << 15);
+    all_lines += std::string(text) + "\n";
     if (level != LogLevel::warn) return;
     last_warning = text;
   }
@@ -51,7 +52,7 @@ inline std::string warning() {
 
 inline std::string said() {
   const std::lock_guard lock(warning_mutex);
-  return last_line;
+  return all_lines;
 }
 
 inline void must(Result result, const char* what) {
