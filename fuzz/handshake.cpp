@@ -2,8 +2,8 @@
 // a secret, with keys and without either; and two ends that may refuse each other at every step, and offer any bytes.
 // What must hold where there are credentials: what an end has taken in when it gets on is what the other said, byte for
 // byte; only ends with the same secret get on, and with keys each learns the other's; both derive the same keys, and
-// know each other's last frame; an end that is authenticated is refused by nobody but the other. In any case: nothing
-// but HandshakeRefused ends a handshake, and an offer that was read is written as the same bytes.
+// know each other's last frame; an end that has heard the other in their session is refused by nobody else. In any
+// case: nothing but HandshakeRefused ends a handshake, and an offer that was read is written as the same bytes.
 #include <array>
 #include <cstdlib>
 #include <optional>
@@ -71,7 +71,8 @@ struct End {
   Bytes offer;
   Bytes said, heard;
   bool is_over = false;
-  std::string told;  // to the other, when this one ended it
+  bool has_offer = false;  // the other's
+  std::string told;        // to the other, when this one ended it
 };
 
 class Middle {
@@ -136,7 +137,10 @@ class Middle {
       for (Handshake::Event event; (event = end.handshake.next_event()) != Handshake::Event::none;) on(to, event);
     } catch (const HandshakeRefused& why) {
       const std::string words = why.what();
-      if (words.starts_with("refused: ") && end.handshake.is_authenticated() && !is_open())
+      // A listener with a key has no session before it has the connector's, and until then refuses in the clear.
+      const bool is_in_session = end.handshake.is_authenticated() &&
+                                 (to == 1 || end.has_offer || end.credentials.kind != Credentials::Kind::key);
+      if (words.starts_with("refused: ") && is_in_session && !is_open())
         expect(words == "refused: " + ends_[1 - to]->told);
       end.told = why.told.substr(0, 200);
       end.handshake.refuse(why);
@@ -155,6 +159,7 @@ class Middle {
     }
     if (event != Handshake::Event::done && in_.byte() % 32 == 0)
       throw HandshakeRefused("is not wanted", "you are not wanted", in_.byte() % 2);
+    end.has_offer = end.has_offer || event == Handshake::Event::offered;
     switch (event) {
       case Handshake::Event::identified:
         if (end.credentials.kind == Credentials::Kind::key)
