@@ -112,23 +112,23 @@ docs: $(VENV)/.docs ## Build the pages as a site, site/index.html; links are che
 arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare with this machine
 	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS)
 
-spec-map: $(VENV)/.built ## Write docs/spec-map.md
+spec-map: $(VENV)/.built ## Write docs/reference/spec-coverage.md
 	$(BIN)/python tools/spec_map.py
 
-api: $(VENV)/.built ## Write docs/api.md
+api: $(VENV)/.built ## Write docs/reference/api.md
 	$(BIN)/python tools/api.py
 
-settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/settings.md and src/softmrc/engine/counters.py
+settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/reference/configuration.md and src/softmrc/engine/counters.py
 	$(BIN)/python tools/settings.py
 	$(BIN)/python tools/counters.py
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)
 
-answers: build ## Ask every scenario its question and write docs/answers.md
+answers: build ## Ask every scenario its question and write docs/evidence/scenario-answers.md
 	$(BIN)/python tools/answers.py
 
-paper: build ## Run the published experiments, beside RoCE, and write docs/results.md
+paper: build ## Run the published experiments, beside RoCE, and write docs/evidence/results.md
 	$(BIN)/python tools/paper.py
 
 soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)

@@ -1,4 +1,4 @@
-"""Runs every scenario that is shipped and writes docs/answers.md: each question, its answer, and how to ask it again.
+"""Runs every shipped scenario and writes docs/evidence/scenario-answers.md: question, answer, and command.
 
     python tools/answers.py                  everything, some minutes
     python tools/answers.py slow-link        only these; the others stay on the page as they are
@@ -21,7 +21,7 @@ from softmrc._support import resources
 from softmrc.sim.answer import Answer, answer
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "answers.md"
+PAGE = ROOT / "docs" / "evidence" / "scenario-answers.md"
 SEEDS = 3
 
 # What is made smaller, and which are left out: they are the same question, larger.

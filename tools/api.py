@@ -1,4 +1,4 @@
-"""Writes docs/api.md: what `softmrc` offers to programs, from its docstrings. `python tools/api.py`"""
+"""Writes docs/reference/api.md: what `softmrc` offers to programs, from its docstrings. `python tools/api.py`"""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import softmrc
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
-HEAD = """# The API
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "api.md"
+HEAD = """# Python API
 
 What most programs need is in `softmrc` itself, and is imported when it is first used. This page is written from the
 docstrings by `make api`. Beyond it:
 
 | package | has |
 |---|---|
-| `softmrc.connection` | connections: `connect`, `listen` and what they return ([udp.md](udp.md)) |
-| `softmrc.device` | devices, queue pairs, completion queues and memory, as in RDMA verbs ([udp.md](udp.md)) |
-| `softmrc.collectives` | groups of ranks: all-reduce and its kin, without torch ([collectives.md](collectives.md)) |
-| `softmrc.torch` | `device_of` and `group_of`: what is under a process group ([torch.md](torch.md)) |
-| `softmrc.engine` | two endpoints in memory under a clock that you move, and the engine itself |
-| `softmrc.sim` | whole fabrics in simulated time ([simulator.md](simulator.md)) |
-| `softmrc.fabric` | designs, addresses and configurations ([fabric.md](fabric.md)) |
-| `softmrc.lab` | a fabric out of namespaces ([lab.md](lab.md)) |
-| `softmrc.wire` | packets: build, read and compare them, capture files ([wire.md](wire.md)) |
+| `softmrc.connection` | connections: `connect`, `listen` and what they return ([guide](../guides/connections.md)) |
+| `softmrc.device` | devices, queue pairs, completion queues and memory ([guide](../guides/connections.md)) |
+| `softmrc.collectives` | groups of ranks: collectives without torch ([guide](../guides/collectives.md)) |
+| `softmrc.torch` | `device_of` and `group_of`: what is under a process group ([guide](../guides/pytorch.md)) |
+| `softmrc.engine` | two endpoints in memory with a manual clock, and the engine itself |
+| `softmrc.sim` | whole fabrics in simulated time ([guide](../guides/scenarios.md)) |
+| `softmrc.fabric` | designs, addresses and configurations ([tutorial](../tutorials/design-a-fabric.md)) |
+| `softmrc.lab` | a fabric of network namespaces ([guide](../guides/lab.md)) |
+| `softmrc.wire` | packets: build, read and compare them, capture files ([reference](wire.md)) |
 | `softmrc_bench` | benchmarks, in a distribution of their own: softmrc-bench |
 
 """

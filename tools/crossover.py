@@ -3,8 +3,8 @@
     python tools/crossover.py sim 16 128       on the simulated fabric of `softmrc bench allreduce`
     python tools/crossover.py loopback 2 4     between processes of this machine, in turns
 
-Draws docs/results/all-reduce-WHERE-RANKS.svg for each number of ranks and prints the times as a table, the chosen one
-in bold, with what the choice costs over the best.
+Draws docs/evidence/results/all-reduce-WHERE-RANKS.svg for each number of ranks and prints the times as a table,
+the chosen one in bold, with what the choice costs over the best.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from softmrc_bench.allreduce import LOOPBACK, _ours
 from softmrc_bench.ranks import BenchRanks
 from softmrc_bench.simulated import all_reduce_us
 
-PICTURES = Path(__file__).resolve().parent.parent / "docs" / "results"
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "results"
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 ORDER = list(_core.collective_times(CollectiveKind.ALL_REDUCE, 4, 8))
 HOPELESS = 8.0  # times the model's best: not tried

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/operate.md: python tools/dash_pictures.py [FOLDER]   (root, and Chromium)
+"""Takes the pictures of docs/guides/monitoring.md: python tools/dash_pictures.py [FOLDER]   (root, and Chromium)
 
 A lab, a job between two of its hosts, the page of one of them, and a cable that is pulled. Without a folder the two
 that the page shows are written; with one, those and the same in the dark, to be looked at.

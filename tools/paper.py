@@ -1,10 +1,10 @@
-"""Runs scenarios/paper and writes docs/results.md: what was published, what we find, what RoCE does, side by side.
+"""Runs scenarios/paper and writes docs/evidence/results.md: published results, ours and those of RoCE.
 
     python tools/paper.py                 everything, a few minutes on two cores
     python tools/paper.py incast-victim   only these, to look at; the page is not written
 
 Each row says in words what was published, and has one function that reads our figure out of a run. Plots go to
-docs/results/ as SVG.
+docs/evidence/results/ as SVG.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from softmrc.sim.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "scenarios" / "paper"
-PAGE = ROOT / "docs" / "results.md"
-PICTURES = ROOT / "docs" / "results"
+PAGE = ROOT / "docs" / "evidence" / "results.md"
+PICTURES = ROOT / "docs" / "evidence" / "results"
 
 
 def gbps(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Writes src/softmrc/config/settings.py and docs/settings.md: every setting of the core, as the core declares it.
+"""Writes src/softmrc/config/settings.py and docs/reference/configuration.md from what the core declares.
 
 With --check nothing is written; the exit status says whether both are up to date.
 """
@@ -14,7 +14,7 @@ from softmrc import _core
 
 ROOT = Path(__file__).resolve().parent.parent
 CLASSES = ROOT / "src" / "softmrc" / "config" / "settings.py"
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 LINE = 120
 SECRETS = {"secret"}  # which no repr may show
 
@@ -37,7 +37,7 @@ is not allowed is a `ConfigError` that names it, the value and what would be rig
 
 `DeviceConfig` is what a user sets: as arguments of `Device`, `listen` and `connect`, or in the table `[device]` of the
 file that `SOFTMRC_CONFIG` names, where values may have units (`rate_bps = "10G"`, `timeout = "67ms"`). When to change
-which: [udp.md](udp.md). The other classes are the engine's; a device makes them from its own.
+which: [Connections](../guides/connections.md#what-to-set). The other classes are the engine's; a device derives them.
 """
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/spec-map.md: every rule of docs/spec-rules.toml, the code that names it, the tests that name it.
+"""Writes docs/reference/spec-coverage.md: each rule of docs/spec-rules.toml, with the code and tests that name it.
 
 A rule is named by a comment `spec: NAME [NAME …]` in a C++ or Python file. With --check nothing is written; the exit
 status says whether the committed table is up to date and every name is known.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ROOT / "docs" / "spec-rules.toml"
-OUTPUT = ROOT / "docs" / "spec-map.md"
+OUTPUT = ROOT / "docs" / "reference" / "spec-coverage.md"
 TAG = re.compile(r"(?://|#)\s*spec:\s*([a-z0-9 -]+?)\s*$", re.MULTILINE)
 CODE = ("core", "src")
 TESTS = ("tests", "fuzz")
@@ -68,7 +68,7 @@ def main() -> int:
     text, problems = render()
     if "--check" in sys.argv:
         if not OUTPUT.exists() or OUTPUT.read_text() != text:
-            problems.append("docs/spec-map.md is out of date: run `make spec-map`")
+            problems.append("docs/reference/spec-coverage.md is out of date: run `make spec-map`")
     else:
         OUTPUT.write_text(text)
     for problem in problems:

@@ -1,5 +1,5 @@
 // How a setting is declared: once, with its name, its bounds and its meaning; its default is what its struct begins
-// with. What refuses values, the bindings, Python's classes and docs/settings.md all read these lists.
+// with. What refuses values, the bindings, Python's classes and docs/reference/configuration.md all read these lists.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
     with softmrc.connect("127.0.0.1", 7000) as connection:                              # another
         connection.write(connection.remote[0], 0, b"hello", imm=1)
 
-What most programs need is here, and is imported when it is first used. docs/api.md says where the rest is.
+What most programs need is here, and is imported when it is first used. docs/reference/api.md says where the rest is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`softmrc.engine.pair`, by its name in docs/api.md."""
+"""`softmrc.engine.pair`, by its name in docs/reference/api.md."""
 
 from softmrc.engine.pair import Pair, PairConfig, ProcessConfig
 

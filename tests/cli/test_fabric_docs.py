@@ -1,4 +1,4 @@
-"""docs/fabric.md, docs/study.md and docs/lab.md: what is printed there is what comes out, times and counters aside."""
+"""The pages on fabrics, studies and the lab: commands print what the pages show, times and counters aside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from in_process import softmrc_here
 from softmrc.fabric import parse
 
 ROOT = Path(__file__).parents[2]
-FABRIC, LAB, STUDY = (ROOT / "docs" / name for name in ("fabric.md", "lab.md", "study.md"))
+FABRIC, LAB, STUDY = (
+    ROOT / "docs" / name for name in ("tutorials/design-a-fabric.md", "guides/lab.md", "guides/study.md")
+)
 
 
 def sessions(text: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""docs/wire.md and the example it tells of: what is printed there is what comes out."""
+"""docs/reference/wire.md and the example it tells of: what is printed there is what comes out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import softmrc.wire
 from in_process import softmrc_here
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "wire.md"
+DOCS = ROOT / "docs" / "reference" / "wire.md"
 MODULES = [softmrc.wire, softmrc.wire.srv6, sys.modules["softmrc.wire.packet"], sys.modules["softmrc.wire.capture"]]
 
 

@@ -1,4 +1,4 @@
-"""A device's control socket as docs/control.md describes it, played by a thread."""
+"""A device's control socket as docs/reference/control.md describes it, played by a thread."""
 
 from __future__ import annotations
 

@@ -26,29 +26,32 @@ from softmrc.cli import app
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 SHOWN = re.compile(r"^(?:[a-z]*\$ +)?((?:[A-Z_]+=\S+ +)*(?:sudo (?:-E )?)?softmrc [a-z-].*)$")
 SOFTMRC = [sys.executable, "-c", "from softmrc.cli import main; main()"]
 LIMIT_S = 600  # a bound, not a measurement
 
 # Of a page, what begins so, and why it is not run here.
 LEFT = {
-    ("fabric.md", ""): "tests/cli/test_fabric_docs.py compares every word",
-    ("study.md", ""): "tests/cli/test_fabric_docs.py compares every word",
-    ("lab.md", "sudo "): "tests/cli/test_fabric_docs.py runs the session, tests/lab/test_mrc.py what goes over it",
-    ("wire.md", ""): "tests/cli/test_wire_docs.py compares every word",
-    ("two_hosts.md", ""): "tests/docs/test_two_hosts.py runs it between two namespaces",
+    ("tutorials/design-a-fabric.md", ""): "tests/cli/test_fabric_docs.py compares every word",
+    ("guides/study.md", ""): "tests/cli/test_fabric_docs.py compares every word",
+    (
+        "guides/lab.md",
+        "sudo ",
+    ): "tests/cli/test_fabric_docs.py runs the session, tests/lab/test_mrc.py what goes over it",
+    ("reference/wire.md", ""): "tests/cli/test_wire_docs.py compares every word",
+    ("tutorials/two-hosts.md", ""): "tests/docs/test_two_hosts.py runs it between two namespaces",
     ("README.md", "from softmrc"): "tests/docs/test_pages.py compares every word",
-    ("udp.md", "from softmrc"): "tests/docs/test_pages.py has both ends",
-    ("answers.md", ""): "below, all in one process",
-    ("mapper.md", "sudo "): "tests/mapper/test_lab.py has a lab of its own",
-    ("operate.md", "sudo "): "tests/agent/test_page.py clicks through it",
-    ("operate.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
-    ("operate.md", "softmrc dash"): "tests/agent/test_page.py clicks through it",
+    ("guides/connections.md", "from softmrc"): "tests/docs/test_pages.py has both ends",
+    ("evidence/scenario-answers.md", ""): "below, all in one process",
+    ("guides/mapper.md", "sudo "): "tests/mapper/test_lab.py has a lab of its own",
+    ("guides/monitoring.md", "sudo "): "tests/agent/test_page.py clicks through it",
+    ("guides/monitoring.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
+    ("guides/monitoring.md", "softmrc dash"): "tests/agent/test_page.py clicks through it",
     ("security.md", "SOFTMRC_IDENTITY"): "tests/hostile/test_identity.py has both ends",
-    ("jobs.md", "softmrc sim"): "minutes; tests/sim/test_jobs.py asks for less",
-    ("retries.md", ""): "minutes; tests/sim/test_retries.py asks for less",
-    ("udp.md", "softmrc bench"): "minutes, and namespaces; tests/udp/test_bench.py asks for less",
+    ("guides/training-jobs.md", "softmrc sim"): "minutes; tests/sim/test_jobs.py asks for less",
+    ("evidence/retries.md", ""): "minutes; tests/sim/test_retries.py asks for less",
+    ("guides/connections.md", "softmrc bench"): "minutes, and namespaces; tests/udp/test_bench.py asks for less",
 }
 # In a command or a snippet of a page: what stands there, and what is run instead.
 INSTEAD = [
@@ -156,16 +159,21 @@ def commands_in(text: str) -> list[str]:
     return [one.strip() for words in found for one in words.split("&&")]
 
 
+def name_of(page: Path) -> str:
+    """As it stands in `LEFT`: from docs/."""
+    return str(page.relative_to(ROOT)).removeprefix("docs/")
+
+
 def all_code() -> list[Code]:
     found = []
     for page in PAGES:
         for line, kind, text in blocks(page):
             if kind == "python":
-                found.append(Code(page.name, line, True, (text,)))
+                found.append(Code(name_of(page), line, True, (text,)))
             elif not kind and (commands := commands_in(text)):
                 # Those of a session belong together; those of a list do not.
                 parts = [commands] if "$ " in text else [[one] for one in commands]
-                found += [Code(page.name, line, False, tuple(part)) for part in parts]
+                found += [Code(name_of(page), line, False, tuple(part)) for part in parts]
     return found
 
 
@@ -261,7 +269,9 @@ def test_it_runs(code: Code, world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [part for one in CODE if one.page == "answers.md" for part in one.parts], ids=lambda c: c.split()[2]
+    "command",
+    [part for one in CODE if one.page == "evidence/scenario-answers.md" for part in one.parts],
+    ids=lambda c: c.split()[2],
 )
 def test_questions_can_be_asked_again(command: str) -> None:
     """For a moment of the fabric's time: that there is an answer then is not to be expected."""

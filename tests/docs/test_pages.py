@@ -20,7 +20,7 @@ from softmrc.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 NOTES = sorted((ROOT / "docs" / "design").glob("*.md"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *NOTES, *sorted((ROOT / "examples").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NO_COMMANDS = ("import", "group", "seal", "identity")  # of Python; and labels in the derivation of keys
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -40,7 +40,7 @@ def test_the_session_of_the_readme_prints_what_it_shows() -> None:
     assert done.stdout == blocks[at + 1][1], done.stderr
 
 
-@pytest.mark.parametrize(("page", "port"), [("README.md", "17091"), ("docs/udp.md", "17092")])
+@pytest.mark.parametrize(("page", "port"), [("README.md", "17091"), ("docs/guides/connections.md", "17092")])
 def test_the_connection_of_a_page_connects(page: str, port: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = FENCED.findall((ROOT / page).read_text())
     text = next(text for kind, text in found if kind == "python" and "listen(" in text)
@@ -73,7 +73,7 @@ def commands_on(page: Path) -> list[str]:
     return sorted({one.strip() for one in found if one.split()[0] not in NO_COMMANDS})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_options_on_pages_exist(page: Path) -> None:
     for text in commands_on(page):
         try:
@@ -97,7 +97,7 @@ def test_commands_and_options_on_pages_exist(page: Path) -> None:
                 assert word.split("=")[0].rstrip(".,:)") in known, f"{page.name}: softmrc {text}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_targets_of_make_on_pages_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = page.read_text()

@@ -1,4 +1,4 @@
-"""examples/two_hosts.md, as it stands there: two namespaces with two NICs each, of which one is pulled. Needs root."""
+"""docs/tutorials/two-hosts.md in two namespaces with two NICs each, of which one is set down. Needs root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import needs
 pytestmark = needs.NAMESPACES
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "examples" / "two_hosts.md").read_text()
+PAGE = (ROOT / "docs" / "tutorials" / "two-hosts.md").read_text()
 STEPS = 1500  # of examples/ddp.py, so that there is time to pull a cable
 
 

@@ -80,7 +80,7 @@ def test_a_fault_that_comes_too_late_is_told() -> None:
 
 
 def test_answers_of_the_page_are_about_scenarios_that_are_shipped() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "answers.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "scenario-answers.md").read_text()
     for line in page.splitlines():
         if line.startswith("    softmrc sim "):
             assert line.split()[2] in resources.names(resources.SCENARIOS)

@@ -283,14 +283,15 @@ def test_any_job_that_is_accepted_ends_and_its_parts_add_up(seed: int) -> None:
     assert (free_ends_ps(result.plan) <= result.flows["completed_ps"]).all(), "nothing is faster than without a network"
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "guides" / "training-jobs.md"
 
 
 @pytest.mark.slow
 def test_the_page_says_what_comes_out() -> None:
     """Of the worked example its first run; the others take longer."""
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    scenario = sim.load(PAGE.parents[1] / "scenarios" / "jobs" / "dense.toml")
+    scenario = sim.load(ROOT / "scenarios" / "jobs" / "dense.toml")
     text = answer([[sim.run(scenario, name=scenario.name)]]).text
     first, parts = text.removesuffix(".").split(". ")
     assert f"{first};" in page and f"{parts};" in page, text

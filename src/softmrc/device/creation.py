@@ -81,7 +81,7 @@ def open_device(config: DeviceConfig, planes: Sequence[LocalPlane], mtu: int, wh
 
 
 def _open_control(native: Any, config: DeviceConfig, planes: Sequence[LocalPlane], mtu: int) -> str:
-    """Where this device can be asked and told (docs/control.md); empty where it cannot."""
+    """Where this device can be asked and told (docs/reference/control.md); empty where it cannot."""
     speeds = [plane.speed_bps for plane in planes]
     path, why = _core.open_control(native, "verbs", mtu, _in_json(config), speeds)
     if why:

@@ -71,7 +71,7 @@ class QueuePair:
 
     def init(self, *, ev_profile: EvProfile | int | None = None, cc_profile: CcProfile | int | None = None) -> None:
         """RESET → INIT. A profile is one's own, or the number of one that a controller laid down and put online
-        (docs/control.md); None: what the controller gives to all, or else the device's."""
+        (docs/reference/control.md); None: what the controller gives to all, or else the device's."""
         device = self.device
         own_evs = isinstance(ev_profile, EvProfile)
         own_control = isinstance(cc_profile, CcProfile)

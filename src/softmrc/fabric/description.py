@@ -87,7 +87,7 @@ class SwitchSettings:
 
 @dataclass(frozen=True)
 class Failures:
-    """How often each part breaks and how long repairing it takes. docs/assess.md says which of these figures are
+    """How often each part breaks and how long repairing it takes. docs/guides/failure-costs.md says which are
     published, by whom, and which are assumptions."""
 
     link_per_year: float = 0.0068  # of each cable

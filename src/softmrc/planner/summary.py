@@ -20,7 +20,7 @@ SECTIONS: dict[str, type[Failures] | type[JobSettings]] = {"failures": Failures,
 THE_FILES = "the file's"
 THE_RATES = "from the rates"
 DERIVED = {"failures.links_per_optic": "links_of_an_optic", "failures.planes_per_optic": "planes_of_an_optic"}
-ORIGINS = {  # of defaults, as docs/assess.md has them; all others are assumed
+ORIGINS = {  # of defaults, as docs/guides/failure-costs.md has them; all others are assumed
     "failures.gpu_per_year": "published", "failures.nic_per_year": "published",
     "failures.switch_per_year": "published in part",
     "failures.link_per_year": "one paper's", "job.rides_out_s": "NCCL's default",
@@ -204,5 +204,5 @@ def assess_note(found: Assessment) -> str:
     who = f"The file sets {', '.join(theirs)}; all others" if theirs else "All"
     return (
         f"{who} of [failures] and [job] are the defaults that come with SoftMRC: some published, most assumed "
-        "(docs/assess.md says which). --assumptions prints them."
+        "(docs/guides/failure-costs.md says which). --assumptions prints them."
     )

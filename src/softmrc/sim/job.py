@@ -1,7 +1,8 @@
 """A training job: a transformer, cut over ranks by data, tensor, pipeline and expert parallelism, step by step.
 
 What a rank computes takes time and nothing else; what it sends is sent. A rank is a host of the fabric: a GPU and its
-NIC. Ranks are numbered tensor first, then data, then pipeline, as Megatron numbers them. docs/jobs.md has the formulas.
+NIC. Ranks are numbered tensor first, then data, then pipeline, as Megatron numbers them.
+docs/guides/training-jobs.md has the formulas.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MRC's headers as values. Field by field what docs/wire.md lists; BTH first, then what may follow it."""
+"""MRC's headers as values. Field by field what docs/reference/wire.md lists; BTH first, then what may follow it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Inspect and control running devices from other processes.
 
-`devices()` finds those of this user; a `DeviceClient` talks to one of them, over the socket that docs/control.md
-describes.
+`devices()` finds those of this user; a `DeviceClient` talks to one of them, over the socket that
+docs/reference/control.md describes.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ STATES = ("init", "offline", "online")
 
 
 class Profiles:
-    """Those of one device. What a profile says is a dictionary, with the names of docs/control.md."""
+    """Those of one device. What a profile says is a dictionary, with the names of docs/reference/control.md."""
 
     def __init__(self, node: DeviceClient) -> None:
         self._node = node
