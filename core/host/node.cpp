@@ -170,42 +170,12 @@ void Node::check(const Offer& offer) { check_offer(offer, {planes_, {}, settings
 
 void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives,
                    const std::optional<crypto::Secret>& root, bool is_connector) {
-  const OfferedQp& far = theirs.qps.at(number);
-  std::vector<udp::PeerPlane> planes = far.planes;
+  std::vector<udp::PeerPlane> planes = theirs.qps.at(number).planes;
   for (std::size_t p = 0; p < planes.size(); ++p) planes[p].scope_id = planes_[p].scope_id();
   init(end, planes);
-  device_->lane_of(end.qpn).with_engine([&](proto::Endpoint& engine, Time) {
-    for (std::uint32_t n = 0; n < receives; ++n) engine.post_receive(end.qpn, 0);
-    return 0;
-  });
-  std::uint32_t peer = 0;
-  raise_if(device_->add_peer(std::move(planes), peer));
-  end.peer = peer;
-  proto::RtrAttributes rtr;
-  rtr.peer = peer;
-  rtr.dest_qpn = far.qpn;
-  rtr.first_psn = Psn(far.first_psn);
-  rtr.mtu = std::min(mtu_, theirs.mtu) / payload_unit * payload_unit;
-  rtr.mpr_dest = settings_.mpr;
-  rtr.max_wimm_dest = settings_.max_wimm;
-  if (far.port_key) {
-    rtr.port_key = end.port_key;
-    rtr.peer_port_key = far.port_key;
-  }
-  udp::SealKeys keys;
-  if (is_sealed_)
-    keys = packet_keys(root.value(), is_connector, {crypto::faster_cipher(), end.qpn}, {theirs.cipher, far.qpn});
-  raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
-  proto::RtsAttributes rts;
-  rts.first_psn = Psn(end.first_psn);
-  rts.max_wimm = std::min(settings_.max_wimm, theirs.max_wimm);
-  rts.mpr = std::min(settings_.mpr, theirs.mpr);
-  rts.timeout = settings_.timeout;
-  rts.retry_linear = settings_.retry_linear;
-  rts.retry_exponential = settings_.retry_exponential;
-  rts.max_send_wr = settings_.max_send_wr;
-  raise_if(device_->lane_of(end.qpn).with_engine(
-      [&](proto::Endpoint& e, Time now) { return e.modify_rts(now, end.qpn, rts); }));
+  raise_if(device_->add_peer(std::move(planes), end.peer));
+  raise_if(connect_qp(*device_, settings_, end, theirs, number,
+                      {mtu_, receives, is_connector, is_sealed_ ? &root.value() : nullptr}));
 }
 
 void Node::close(LocalQp& end) {

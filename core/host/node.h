@@ -4,29 +4,16 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "host/connect_qp.h"
 #include "host/device_plan.h"
-#include "host/offer.h"
 #include "host/planes.h"
 #include "host/sealing.h"
-#include "host/settings.h"
-#include "udp/device.h"
 
 namespace softmrc::host {
-
-// One end of a queue pair of this node.
-struct LocalQp {
-  std::uint32_t lane = 0;
-  std::uint32_t qpn = 0;
-  std::uint32_t first_psn = 0;
-  proto::Domain domain = 0;    // of memory, which the peer may write to
-  std::uint64_t port_key = 0;  // which the peer's port status updates must carry
-  std::uint32_t peer = ~0u;    // once it is connected
-};
 
 // Throws HostError where no node can be made of them.
 void check(const HostSettings& settings, const std::vector<LocalPlane>& planes);

@@ -7,8 +7,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "host/acceptor.h"
+#include "host/connect_qp.h"
 #include "host/connector.h"
-#include "host/offer.h"
 #include "python/bind.h"
 #include "python/seal_values.h"
 #include "udp/device.h"
@@ -61,14 +61,18 @@ void bind_offer(nb::module_& m) {
            [](const Offer& o, const std::vector<LocalPlane>& planes, const std::vector<udp::PeerPlane>& reached_at,
               bool icrc, bool is_encrypted) { check_offer(o, {planes, reached_at, icrc, is_encrypted}); },
            "planes"_a, "reached_at"_a, "icrc"_a, "is_encrypted"_a, "Raises where it does not fit this side.")
-      .def_ro("mtu", &Offer::mtu)
-      .def_ro("is_encrypted", &Offer::is_encrypted)
-      .def_ro("cipher", &Offer::cipher)
-      .def_ro("max_wimm", &Offer::max_wimm)
-      .def_ro("mpr", &Offer::mpr)
-      .def_prop_ro("qpn", [](const Offer& o) { return o.qps.at(0).qpn; })
-      .def_prop_ro("first_psn", [](const Offer& o) { return o.qps.at(0).first_psn; })
-      .def_prop_ro("port_key", [](const Offer& o) { return o.qps.at(0).port_key; })
+      .def("connect",
+           [](const Offer& o, udp::Device& device, const DeviceSettings& settings, std::uint32_t qpn,
+              std::uint32_t first_psn, std::uint64_t port_key, std::uint32_t peer, std::uint32_t mtu, bool is_connector,
+              const std::optional<nb::bytes>& root) {
+    crypto::ZeroizedSecret keys;
+    if (root) keys.value = secret_of(*root, "root");
+    raise_if(connect_qp(device, settings, {.qpn = qpn, .first_psn = first_psn, .port_key = port_key, .peer = peer}, o,
+                        0, {mtu, settings.max_wimm, is_connector, root ? &keys.value : nullptr}));
+    return payload_with(mtu, o);
+  },
+           "device"_a, "settings"_a, "qpn"_a, "first_psn"_a, "port_key"_a, "peer"_a, "mtu"_a, "is_connector"_a,
+           "root"_a.none(), "From INIT to RTS, to a peer that was added. Returns the payload of a full packet.")
       .def_prop_ro("planes",
                    [](const Offer& o) {
     nb::list rows;

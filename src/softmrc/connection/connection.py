@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core
-from softmrc._core import LocalPlane, PeerState, SealKeys
+from softmrc._core import LocalPlane, PeerState
 from softmrc._support.fork import disown_in_child
-from softmrc.config import RtrAttributes, bounds, whole_payload
+from softmrc.config import RtrAttributes, bounds, to_native, whole_payload
 from softmrc.connection import keys as sealing
 from softmrc.connection import path_check, validate
 from softmrc.connection.handshake import BootstrapSocket, Session
@@ -29,7 +29,6 @@ from softmrc.device import (
     PostStatus,
     QueuePair,
     new_port_key,
-    port_keys,
     shutdown,
     writable_memory,
 )
@@ -118,14 +117,6 @@ class Connection:
         """The name by which `known_peers` has the peer's key; empty where it proved itself by a secret, or not."""
         return self._session.known_as
 
-    def _keys(self, offer: Offer) -> SealKeys | None:
-        # What they are made of is forgotten: who gets into this process later must not make again those that were
-        # replaced since.
-        session, self._session = self._session, replace(self._session, exporter=None)
-        if not self.is_sealed or session.exporter is None:
-            return None
-        return _core.packet_keys(session.exporter, session.is_connector, self.qp.qpn, offer.cipher, offer.qpn)
-
     def accept(self, offer: Offer) -> None:
         # Connect to a peer that offers this.
         try:
@@ -136,27 +127,23 @@ class Connection:
             ) from None
 
     def _establish(self, offer: Offer) -> None:
-        config = self.device.config
+        device, qp = self.device, self.qp
         try:
-            peer = self.device.add_peer(offer.planes)
+            peer = device.add_peer(offer.planes)
         except ConfigError:
             # Ports that are another peer's: one that was started again may have them back.
-            if not _end_gone(self.device):
+            if not _end_gone(device):
                 raise
-            peer = self.device.add_peer(offer.planes)
-        self._added = peer
-        self._payload = whole_payload(min(self.device.payload(self.is_sealed), offer.mtu))
-        self.qp.init(ev_profile=self.device.profile_for(peer))
-        self.qp.rtr(
-            peer,
-            dest_qpn=offer.qpn,
-            first_psn=offer.first_psn,
-            mtu=self._payload,
-            seal=self._keys(offer),
-            **port_keys(self._port_key, offer.port_key),
-        )
-        self.qp.rts(max_wimm=min(config.max_wimm, offer.max_wimm), mpr=min(config.mpr, offer.mpr))
-        self.qp.post_recv(count=config.max_wimm)
+            peer = device.add_peer(offer.planes)
+        self._added = qp.peer = peer
+        qp.init(ev_profile=device.profile_for(peer))
+        # The exporter is dropped here: keys that were replaced must not be derived from it again later.
+        session, self._session = self._session, replace(self._session, exporter=None)
+        self._payload = offer.native.connect(
+            device.native, to_native(device.config), qp.qpn, qp.first_psn, self._port_key, peer.id,
+            device.payload(self.is_sealed), session.is_connector, session.exporter if self.is_sealed else None,
+        )  # fmt: skip
+        device.deny_listed(qp)
         self.remote = offer.regions
 
     def narrow(self, mtu: int) -> bool:

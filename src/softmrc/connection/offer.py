@@ -10,7 +10,6 @@ import ipaddress
 from dataclasses import dataclass
 
 from softmrc import _core
-from softmrc._core import Cipher
 from softmrc.device import Device, MemoryRegion, PeerPlane, QueuePair
 
 
@@ -30,15 +29,9 @@ class RemoteRegion:
 class Offer:
     """A peer's offer."""
 
+    native: _core.Offer
     planes: tuple[PeerPlane, ...]
-    qpn: int
-    first_psn: int
-    mtu: int
-    max_wimm: int
-    mpr: int
-    port_key: int  # what port status updates to it must carry; 0: it takes none
     regions: tuple[RemoteRegion, ...]
-    cipher: Cipher  # which it is faster with, where packets are encrypted
 
     @classmethod
     def parse(cls, content: bytes) -> Offer:
@@ -57,11 +50,7 @@ class Offer:
     @classmethod
     def _of(cls, native: _core.Offer) -> Offer:
         planes = (PeerPlane(ipaddress.ip_address(at), port, ports) for at, port, ports in native.planes)
-        regions = tuple(RemoteRegion(*region) for region in native.regions)
-        return cls(
-            tuple(planes), native.qpn, native.first_psn, native.mtu, native.max_wimm, native.mpr, native.port_key,
-            regions, native.cipher,
-        )  # fmt: skip
+        return cls(native, tuple(planes), tuple(RemoteRegion(*region) for region in native.regions))
 
 
 def offer_of(
