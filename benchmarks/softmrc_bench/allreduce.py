@@ -1,8 +1,8 @@
-"""All-reduces of float32 beside Gloo's, in the same run, in turns; and what becomes of them when a plane dies.
+"""All-reduce of float32, compared with Gloo in alternating rounds, and while a plane fails.
 
-On loopback every rank is a process with a device on four planes, and Gloo has its TCP. Bandwidth is the size of the
-buffer over the time of the slowest rank. As root also between two namespaces over two links of 1 Gb/s, one of which
-dies. Ratios are taken round by round, and their median reported, because the machine's speed drifts.
+On loopback every rank is a process with a device on four planes; Gloo uses TCP. Bandwidth is the buffer's size over the
+time of the slowest rank. As root also between two namespaces over two links of 1 Gb/s, one of which fails. A ratio
+is the median of the ratios of each round, because the machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from softmrc.collectives.shm import SHARED_MEMORY
 from softmrc.errors import DeviceError
 from softmrc_bench import cuda, join, simulated
 from softmrc_bench.black_hole import BlackHole
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled, Versus
 from softmrc_bench.ranks import BenchRanks
 from softmrc_bench.udp import LOOPBACK
 from softmrc_bench.veth import VethPair, link_of, planes_of, veth_planes
@@ -32,41 +32,62 @@ LINKS = 2
 LINK_MBPS = 1000
 STEPS = {"64MiB": (64 * MIB, 3), "1MiB": (MIB, 50), "64KiB": (64 << 10, 100), "8B": (8, 400)}  # bytes, how many a round
 SIZES = (2, 4, 8, 16)
+SPOKEN = {"64MiB": "64 MiB", "1MiB": "1 MiB", "64KiB": "64 KiB", "8B": "8 bytes"}
 LARGE = [(size, name) for size in (2, 4) for name in ("64MiB", "1MiB")]  # what is worth sharing memory for
 ALWAYS = 4  # ranks that are measured on any machine; more, where each has a core
 
 
-def _beside_gloo_figures(size: int, large: float, middle: float, small: float) -> tuple[BenchFigure, ...]:
-    return (
-        BenchFigure(f"ranks{size}.64MiB", f"{size} ranks, 64 MiB: bandwidth over Gloo's", "", large, True),
-        BenchFigure(f"ranks{size}.1MiB", "… 1 MiB", "", middle, True),
-        BenchFigure(f"ranks{size}.64KiB", "… 64 KiB: time over Gloo's", "", small, False),
-        BenchFigure(f"ranks{size}.8B", "… 8 bytes: time over Gloo's", "", small, False),
-    )
+def _gloo_figures(size: int, large: float, middle: float, small: float) -> tuple[BenchFigure, ...]:
+    """Ratios to Gloo by message size: bandwidth from 1 MiB, time below."""
+    limits = {"64MiB": large, "1MiB": middle, "64KiB": small, "8B": small}
+    return tuple(_gloo_figure(f"ranks{size}.{name}", f"{size} ranks", name, limits[name]) for name in STEPS)
+
+
+def _gloo_figure(key: str, ranks: str, name: str, limit: float) -> BenchFigure:
+    is_large = STEPS[name][0] >= MIB
+    own, unit, what = ("gbytes_s", "GB/s", "bandwidth") if is_large else ("us", "µs", "time")
+    versus = Versus("Gloo", f"{key}.{own}", f"{key}.gloo", unit)
+    return BenchFigure(key, f"{ranks}, {SPOKEN[name]}: {what} over Gloo's", "", limit, is_large, versus=versus)
 
 
 TITLE = "All-reduce of float32"
 FIGURES = (
-    *_beside_gloo_figures(2, 1.2, 1.2, 1.5),
-    *_beside_gloo_figures(4, 1.0, 1.0, 1.5),
-    *_beside_gloo_figures(8, 1.2, 1.2, 0.8),
-    *_beside_gloo_figures(16, 1.0, 1.2, 0.8),
+    *_gloo_figures(2, 1.2, 1.2, 1.5),
+    *_gloo_figures(4, 1.0, 1.0, 1.5),
+    *_gloo_figures(8, 1.2, 1.2, 0.8),
+    *_gloo_figures(16, 1.0, 1.2, 0.8),
     *(
-        BenchFigure(f"memory.{size}.{name}", f"{size} ranks through memory, {name}: speed over loopback's", "", 1, True)
+        BenchFigure(
+            f"memory.{size}.{name}",
+            f"{size} ranks, shared memory, {SPOKEN[name]}: bandwidth over loopback's",
+            "",
+            1,
+            True,
+            versus=Versus("loopback", f"memory.{size}.{name}.gbytes_s", f"memory.{size}.{name}.loopback", "GB/s"),
+        )
         for size, name in LARGE
     ),
-    BenchFigure("fault_worst_over_median", "a black-holed plane: the worst 64 MiB step over the median", "", 3, False),
-    BenchFigure("fair_worst_over_median", "… and without that", "", 0, True),
-    BenchFigure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
-    BenchFigure("cuda.64MiB", "2 ranks on one GPU, 64 MiB of its memory: bandwidth over Gloo's", "", 1.5, True),
-    BenchFigure("cuda.1MiB", "… 1 MiB", "", 0, True),
+    BenchFigure("fault_worst_over_median", "black-holed plane: worst 64 MiB step over the median", "", 3, False),
+    BenchFigure("fair_worst_over_median", "no fault: worst 64 MiB step over the median", "", 0, True),
+    BenchFigure("sim1024_ideal_ratio", "1,024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
+    _gloo_figure("cuda.64MiB", "2 ranks on one GPU, GPU memory", "64MiB", 1.5),
+    _gloo_figure("cuda.1MiB", "2 ranks on one GPU, GPU memory", "1MiB", 0),
     *join.RATIOS,
-    BenchFigure("links.ms", "2 links of 1 Gb/s, 64 MiB", "ms", 320, False),
-    BenchFigure("links.one_link_ms", "… one link", "ms", 0, True),
-    BenchFigure("links.loss_worst_ms", "… two links, one dies: the worst step", "ms", 0, True),
-    BenchFigure("links.loss_worst_over_one_link", "… over our own time on one link", "", 1.3, False),
-    BenchFigure("links.gloo_ms", "… Gloo, which uses one", "ms", 0, True),
-    BenchFigure("links.gloo_dead_link_s", "… Gloo's step while its link is dead for 2 s", "s", 0, True),
+    BenchFigure(
+        "links.ms",
+        "64 MiB over 2 links of 1 Gb/s",
+        "ms",
+        320,
+        False,
+        versus=Versus("Gloo, one link", "links.ms", "links.gloo_ms", "ms"),
+    ),
+    BenchFigure("links.one_link_ms", "64 MiB over 1 link of 1 Gb/s", "ms", 0, True),
+    BenchFigure("links.loss_worst_ms", "64 MiB over 2 links, one dies: worst step", "ms", 0, True),
+    BenchFigure(
+        "links.loss_worst_over_one_link", "64 MiB over 2 links, one dies: worst step over one link's", "", 1.3, False
+    ),
+    BenchFigure("links.gloo_ms", "64 MiB, Gloo over 1 link of 1 Gb/s", "ms", 0, True),
+    BenchFigure("links.gloo_dead_link_s", "64 MiB, Gloo: step while its link is dead for 2 s", "s", 0, True),
 )
 
 
@@ -87,15 +108,24 @@ def _store() -> Iterator[str]:
 
 
 def _summary(nbytes: int, rows: list[tuple[float, float | None]]) -> dict[str, Any]:
-    """One size: what we reach, what Gloo reaches, and the ratio; of what is small, times."""
-    ours = statistics.median(a for a, _ in rows)
-    theirs = [b for _, b in rows if b is not None]
-    gloo = statistics.median(theirs) if theirs else None
+    """One size, from (our seconds, Gloo's) of each round: bandwidth from 1 MiB, times below."""
+    pairs = [(ours, gloo) for ours, gloo in rows if gloo]
     if nbytes < MIB:
-        ratio = statistics.median(a / b for a, b in rows if b) if theirs else None
-        return {"us": ours * 1e6, "gloo": gloo and gloo * 1e6, "ratio": ratio}
-    ratio = statistics.median(b / a for a, b in rows if b) if theirs else None
-    return {"gbytes_s": nbytes / ours / 1e9, "gloo": gloo and nbytes / gloo / 1e9, "ratio": ratio}
+        figures = {"us": Sampled(ours * 1e6 for ours, _ in rows), "gloo": None, "ratio": None}
+        if not pairs:
+            return figures
+        ratio = Sampled(ours / gloo for ours, gloo in pairs)
+        return figures | {"gloo": Sampled(gloo * 1e6 for _, gloo in pairs), "ratio": ratio}
+    figures = {"gbytes_s": _gbytes_s(nbytes, [ours for ours, _ in rows]), "gloo": None, "ratio": None}
+    if not pairs:
+        return figures
+    ratio = Sampled(gloo / ours for ours, gloo in pairs)
+    return figures | {"gloo": _gbytes_s(nbytes, [gloo for _, gloo in pairs]), "ratio": ratio}
+
+
+def _gbytes_s(nbytes: int, times_s: list[float]) -> Sampled:
+    """The bandwidth of the median time."""
+    return Sampled((nbytes / took_s / 1e9 for took_s in times_s), lambda _: nbytes / statistics.median(times_s) / 1e9)
 
 
 def _beside_gloo(size: int, rounds: int) -> dict[str, Any]:
@@ -143,8 +173,9 @@ def _through_memory(rounds: int) -> dict[str, Any]:
             ]
             rows = [[statistics.median(one.times(nbytes, count)) for one in both] for _ in range(rounds + 1)][1:]
         found[f"{size}.{name}"] = {
-            "gbytes_s": nbytes / statistics.median(mine for mine, _ in rows) / 1e9,
-            "ratio": statistics.median(theirs / mine for mine, theirs in rows),
+            "gbytes_s": _gbytes_s(nbytes, [mine for mine, _ in rows]),
+            "loopback": _gbytes_s(nbytes, [theirs for _, theirs in rows]),
+            "ratio": Sampled(theirs / mine for mine, theirs in rows),
         }
     return found
 
@@ -166,8 +197,8 @@ def _fault(trials: int, steps: int) -> dict[str, Any]:
     return {
         "fault_median_ms": median * 1e3,
         "fault_worst_ms": max(faulty) * 1e3,
-        "fault_worst_over_median": max(faulty) / median,
-        "fair_worst_over_median": max(fair) / median,
+        "fault_worst_over_median": Sampled((step_s / median for step_s in faulty), max),
+        "fair_worst_over_median": Sampled((step_s / median for step_s in fair), max),
     }
 
 
@@ -216,7 +247,7 @@ def _gloo_on_links(links: _Links, rounds: int) -> dict[str, Any]:
         return {"gloo_ms": None, "gloo_dead_link_s": None}
     with _store() as store, links.gloo(store) as gloo:
         gloo.times(64 * MIB, 1)
-        usual = statistics.median(gloo.times(64 * MIB, rounds))
+        usual = gloo.times(64 * MIB, rounds)
         plug = links.plug(0)
         begin, end = threading.Timer(0.2, plug.set, [True]), threading.Timer(2.2, plug.set, [False])
         begin.start()
@@ -224,7 +255,7 @@ def _gloo_on_links(links: _Links, rounds: int) -> dict[str, Any]:
         stall = max(gloo.times(64 * MIB, 2))
         end.join()
         plug.close()
-    return {"gloo_ms": usual * 1e3, "gloo_dead_link_s": stall}
+    return {"gloo_ms": Sampled(1e3 * step_s for step_s in usual), "gloo_dead_link_s": stall}
 
 
 def _on_links(rounds: int, trials: int) -> dict[str, Any]:
@@ -234,16 +265,16 @@ def _on_links(rounds: int, trials: int) -> dict[str, Any]:
             links = _Links(lab)
             with _store() as store, links.ours(store, 1) as ours:
                 ours.times(64 * MIB, 1)
-                one_s = statistics.median(ours.times(64 * MIB, rounds))
+                one_s = Sampled(ours.times(64 * MIB, rounds))
             with _store() as store, links.ours(store, LINKS) as ours:
                 ours.times(64 * MIB, 2)
-                both_s = statistics.median(ours.times(64 * MIB, rounds))
+                both_s = Sampled(ours.times(64 * MIB, rounds))
                 plug = links.plug(1)
                 worst_s = _dying_link(ours, plug, trials, one_s)
                 plug.close()
             found = {
-                "ms": both_s * 1e3,
-                "one_link_ms": one_s * 1e3,
+                "ms": Sampled(1e3 * step_s for step_s in both_s.rounds),
+                "one_link_ms": Sampled(1e3 * step_s for step_s in one_s.rounds),
                 "loss_worst_ms": worst_s * 1e3,
                 "loss_worst_over_one_link": worst_s / one_s,
             }

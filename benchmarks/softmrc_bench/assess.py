@@ -1,6 +1,5 @@
-"""Whether what `softmrc assess` says can be believed: its closed forms beside months that are drawn, for eight fabrics
-and for eight more that a seed draws, both transports and every policy; and how much a fault slows a job, beside the
-engine's own packets on a simulated fabric."""
+"""Checks the closed forms of `softmrc assess` against Monte Carlo, for eight fabrics and eight random ones, both
+transports and every policy; and the slow-down by a fault against packets on a simulated fabric."""
 
 from __future__ import annotations
 
@@ -21,16 +20,14 @@ from softmrc.planner import closed_form, monte_carlo
 from softmrc.planner.availability import POLICIES, TRANSPORTS
 from softmrc_bench.figures import BenchFigure
 
-TITLE = "What assess says, by three ways"
+TITLE = "The cost model, by three methods"
 FIGURES = (
-    BenchFigure(
-        "worst_disagreement", "closed form and drawn months differ, of what is lost, at most by", "", 0.02, False
-    ),
-    BenchFigure("mean_disagreement", "and on average by", "", 0.01, False),
-    BenchFigure("worst_drawn_disagreement", "for eight fabrics that a seed draws, at most by", "", 0.02, False),
+    BenchFigure("worst_disagreement", "lost time, closed form and Monte Carlo: largest difference", "", 0.02, False),
+    BenchFigure("mean_disagreement", "lost time, closed form and Monte Carlo: mean difference", "", 0.01, False),
+    BenchFigure("worst_drawn_disagreement", "lost time, eight random fabrics: largest difference", "", 0.02, False),
     BenchFigure(
         "worst_packet_disagreement",
-        "a fault's slow-down by arithmetic and by packets differs by",
+        "slow-down by a fault, closed form and simulated packets: largest difference",
         "",
         0.1,
         False,

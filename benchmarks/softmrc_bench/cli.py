@@ -1,22 +1,21 @@
-"""`softmrc bench NAME`: measure a claim. Each command imports its own benchmark only.
+"""`softmrc bench NAME`: run one benchmark. Each command imports its own benchmark only.
 
-A benchmark is a module with TITLE, FIGURES and measure(quick). It may also have require(), which raises where there is
-nothing to measure with; shown(figures), which gives the measured values by the keys of FIGURES; and notes(figures),
-lines and tables that follow.
+A benchmark is a module with TITLE, FIGURES and measure(quick). It may also have require(), which raises if this machine
+cannot run it; shown(figures), which gives the measured values by the keys of FIGURES; and notes(figures), lines and
+tables printed after the table. With --json the key `rows` has the table as data.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import typer
 from rich.table import Table
 
 from softmrc.cli.terminal import check_mark, terminal
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import rows
 
 BENCHMARKS = {
     "engine": "Packets per second, bytes per queue pair, and round trips to leave a dead path.",
@@ -41,34 +40,40 @@ def report(name: str, as_json: bool, quick: bool, **options: bool) -> None:
     if hasattr(bench, "require"):
         bench.require()
     figures = bench.measure(quick, **options)
-    if as_json:
-        print(json.dumps(figures, indent=2, default=float))
-        return
     shown = bench.shown(figures) if hasattr(bench, "shown") else figures
+    found = rows(bench.FIGURES, shown, figures)
+    if as_json:
+        print(json.dumps({**figures, "rows": found}, indent=2, default=float))
+        return
     console = terminal()
-    console.print(table_of(bench.TITLE.format_map(figures), bench.FIGURES, shown))
+    console.print(table_of(bench.TITLE.format_map(figures), found))
     for note in bench.notes(figures) if hasattr(bench, "notes") else ():
         console.print(note, style="dim" if isinstance(note, str) else None, highlight=False)
 
 
-def table_of(title: str, figures: Iterable[BenchFigure], values: dict[str, Any]) -> Table:
-    """Each figure beside what it must reach; one that this machine cannot measure is a dash."""
+def table_of(title: str, found: list[dict[str, Any]]) -> Table:
+    """Each figure with its limit; one that this machine cannot measure is a dash."""
     table = Table(title=title, title_justify="left")
     table.add_column("figure")
     table.add_column("measured", justify="right")
+    table.add_column("range", justify="right")
     table.add_column("must be", justify="right")
     table.add_column("")
-    for figure in figures:
-        if figure.key not in values:
+    for row in found:
+        if row["value"] is None:
+            table.add_row(row["figure"], "—", "", "", "")
             continue
-        value = values[figure.key]
-        if value is None:
-            table.add_row(figure.meaning, "—", "", "")
-            continue
-        shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-        mark = check_mark(figure.holds(value)) if figure.bound else ""
-        table.add_row(figure.meaning, f"{shown} {figure.unit}".strip(), figure.bound, mark)
+        rounds = row.get("rounds", [])
+        spread = f"{number(min(rounds))}–{number(max(rounds))}" if len(rounds) > 1 else ""
+        mark = check_mark(row["holds"]) if "holds" in row else ""
+        table.add_row(
+            row["figure"], f"{number(row['value'])} {row['unit']}".strip(), spread, row.get("limit", ""), mark
+        )
     return table
+
+
+def number(value: float) -> str:
+    return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _register(name: str, words: str) -> None:

@@ -7,7 +7,6 @@ NSCC, and a new EV for every packet. Payload bytes and the ICRC stay out of it: 
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import Any
 
@@ -25,7 +24,7 @@ from softmrc.engine import Endpoint, EventType, QueuePair
 from softmrc.engine.pair import Pair, PairConfig
 from softmrc.errors import InternalError
 from softmrc_bench.allocations import allocations, are_counted
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled
 
 PLANES = 4
 EVS = 128
@@ -37,16 +36,20 @@ PLANE_RATE_BPS = 100_000_000_000
 TITLE = "The engine, on one core"
 FIGURES = (
     BenchFigure("packets_per_s", "data packets per second, no loss", "packets/s", 3e6, True),
-    BenchFigure("packets_per_s_loss", "the same with 0.1 % loss", "packets/s", 0, True),
+    BenchFigure("packets_per_s_loss", "data packets per second, 0.1 % loss", "packets/s", 0, True),
     BenchFigure("loss_ratio", "share of the speed kept with 0.1 % loss", "", 0.8, True),
     BenchFigure("qp_bytes_idle", "state of a connected queue pair before its first send", "B", 4 * 1024, False),
-    BenchFigure("qp_bytes_active", "… with 64 packets in flight each way", "B", 16 * 1024, False),
-    BenchFigure("qp_bytes_full", "… with the window of 1 024 full each way", "B", 64 * 1024, False),
-    BenchFigure("bypass_rtt", "a dead path left and its packets retransmitted, worst case", "RTT", 1.5, False),
+    BenchFigure("qp_bytes_active", "state of a queue pair with 64 packets in flight each way", "B", 16 * 1024, False),
+    BenchFigure("qp_bytes_full", "state of a queue pair with its window of 1,024 full each way", "B", 64 * 1024, False),
+    BenchFigure("bypass_rtt", "a dead path withdrawn and its packets retransmitted, worst case", "RTT", 1.5, False),
     BenchFigure(
-        "plane_bypass_rtt", "a dead plane left and its packets retransmitted at ¾ of the rate", "RTT", 2.5, False
+        "plane_bypass_rtt",
+        "a dead plane withdrawn and its packets retransmitted at ¾ of the rate, worst case",
+        "RTT",
+        2.5,
+        False,
     ),
-    BenchFigure("false_bad", "EVs condemned under jitter of 0.75 RTT without loss", "EVs", 0, False),
+    BenchFigure("false_bad", "EVs withdrawn by mistake, with jitter of 0.75 RTT and no loss", "EVs", 0, False),
 )
 
 
@@ -201,15 +204,15 @@ def measure(quick: bool = False) -> dict[str, Any]:
     ev_bypass = bypass(trials, whole_plane=False)
     plane_bypass = bypass(trials, whole_plane=True)
     return {
-        "packets_per_s": statistics.median(clean),
-        "packets_per_s_loss": statistics.median(lossy),
-        "loss_ratio": statistics.median(b / a for a, b in zip(clean, lossy, strict=True)),
+        "packets_per_s": Sampled(clean),
+        "packets_per_s_loss": Sampled(lossy),
+        "loss_ratio": Sampled(b / a for a, b in zip(clean, lossy, strict=True)),
         "qp_bytes_idle": qp_bytes(0) if are_counted() else None,
         "qp_bytes_active": qp_bytes(64) if are_counted() else None,
         "qp_bytes_full": qp_bytes(1024, count=16) if are_counted() else None,
-        "bypass_rtt": max(ev_bypass),
-        "bypass_rtt_median": statistics.median(ev_bypass),
-        "plane_bypass_rtt": max(plane_bypass),
+        "bypass_rtt": Sampled(ev_bypass, max),
+        "bypass_rtt_median": Sampled(ev_bypass),
+        "plane_bypass_rtt": Sampled(plane_bypass, max),
         "false_bad": false_bad(2 if quick else 6),
         "trials": trials,
         "rounds": rounds,

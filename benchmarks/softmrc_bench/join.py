@@ -1,8 +1,7 @@
-"""How long it takes ranks to join, and to make a second group, beside Gloo: `torch.distributed`'s own calls, in turns.
+"""Time of `init_process_group` and `new_group`, compared with Gloo in alternating rounds.
 
-All ranks are processes on loopback that have imported everything, and meet through a TCPStore; each time counts until
-the slowest has done its first all-reduce of one number. The first round of either is not counted: it imports what the
-second finds.
+Ranks are processes on loopback that have imported everything and use a TCPStore. A time ends when the slowest rank has
+done its first all-reduce of one number. The first round of each backend is not counted: it does the lazy imports.
 """
 
 from __future__ import annotations
@@ -10,19 +9,25 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-import statistics
 from typing import Any
 
 from softmrc._support.subprocesses import python_command
 from softmrc.errors import DeviceError
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled, Versus
 from softmrc_bench.ranks import BenchRanks
 
 SIZES = (2, 4, 8, 16)
 WHAT = ("setup", "new_group")
-_CALLED = {"setup": "{} ranks join", "new_group": "{} ranks, a second group"}
+_CALLED = {"setup": "init_process_group, {} ranks", "new_group": "new_group, {} ranks"}
 RATIOS = tuple(
-    BenchFigure(f"{what}.{size}", f"{_CALLED[what].format(size)}: time over Gloo's", "", 1.2, False)
+    BenchFigure(
+        f"{what}.{size}",
+        f"{_CALLED[what].format(size)}: time over Gloo's",
+        "",
+        1.2,
+        False,
+        versus=Versus("Gloo", f"{what}.{size}.ms", f"{what}.{size}.gloo_ms", "ms"),
+    )
     for what in WHAT
     for size in SIZES
 )
@@ -30,10 +35,10 @@ _TIMES = tuple(
     BenchFigure(f"{what}.{size}.{key}", f"{_CALLED[what].format(size)}: {whose}", "ms", 0, True)
     for what in WHAT
     for size in SIZES
-    for key, whose in (("ms", "ours"), ("gloo_ms", "Gloo's"))
+    for key, whose in (("ms", "SoftMRC"), ("gloo_ms", "Gloo"))
 )
 
-TITLE = "Joining, on loopback"
+TITLE = "Group set-up, on loopback"
 FIGURES = (*_TIMES, *RATIOS)
 NO_TORCH = "Gloo is not measured: torch is not installed (pip install torch)."
 
@@ -65,15 +70,15 @@ def _round(ranks: BenchRanks, number: int) -> dict[str, float]:
     return {what: max(row[what] for row in rows) * 1e3 for what in WHAT}
 
 
-def _of_size(size: int, rounds: int) -> dict[str, dict[str, float]]:
+def _of_size(size: int, rounds: int) -> dict[str, dict[str, Sampled]]:
     with contextlib.ExitStack() as stack:
         both = [stack.enter_context(_ranks(backend, size)) for backend in ("mrc", "gloo")]
         rows = [[_round(ranks, number) for ranks in both] for number in range(rounds + 1)][1:]
     found = {}
     for what in WHAT:
         ms, gloo_ms = ([row[which][what] for row in rows] for which in (0, 1))
-        ratio = statistics.median(a / b for a, b in zip(ms, gloo_ms, strict=True))
-        found[what] = {"ms": statistics.median(ms), "gloo_ms": statistics.median(gloo_ms), "ratio": ratio}
+        ratio = Sampled(a / b for a, b in zip(ms, gloo_ms, strict=True))
+        found[what] = {"ms": Sampled(ms), "gloo_ms": Sampled(gloo_ms), "ratio": ratio}
     return found
 
 

@@ -68,14 +68,14 @@ MRC_KEYS = ("recover_ms_p50", "restore_s", "qp_errors", "incast_assumed_bad", "p
 
 TITLE = "A lab of 8 hosts × 4 planes × (4 + 4) switches"
 FIGURES = (
-    BenchFigure("up_s", "up, plain", "s", 2.0, False),
-    BenchFigure("up_ecn_trim_s", "up, with ECN and trimming", "s", 5.0, False),
-    BenchFigure("down_s", "down", "s", 1.0, False),
+    BenchFigure("up_s", "time to build the lab, without ECN and trimming", "s", 2.0, False),
+    BenchFigure("up_ecn_trim_s", "time to build the lab, with ECN and trimming", "s", 5.0, False),
+    BenchFigure("down_s", "time to remove the lab", "s", 1.0, False),
     BenchFigure("paths_wrong", "paths that did not use exactly their links", "", 0, False),
     BenchFigure("qp_errors", "queue pair errors under failures", "", 0, False),
-    BenchFigure("incast_assumed_bad", "EVs condemned by an incast", "", 0, False),
-    BenchFigure("grey_goodput", "goodput with a spine's port at a quarter, of what is left", "", 0.95, True),
-    BenchFigure("path_spread", "packets of the busiest path, of the mean", "", 1.1, False),
+    BenchFigure("incast_assumed_bad", "EVs withdrawn by mistake during an incast", "", 0, False),
+    BenchFigure("grey_goodput", "goodput over remaining capacity, one spine port at 25 % of its rate", "", 0.95, True),
+    BenchFigure("path_spread", "packets on the busiest path over the mean", "", 1.1, False),
 )
 
 

@@ -7,7 +7,6 @@ for it than threads.
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmrc.connection import connect
 from softmrc.device import Device
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled, Versus, percentile_99
 
 if TYPE_CHECKING:
     from softmrc._support.subprocesses import WorkerProcess
@@ -29,10 +28,28 @@ TRIALS = 40
 BEFORE_MS, AFTER_MS = 150, 400
 
 FIGURES = (
-    BenchFigure("lanes_4_over_1", f"4 lanes over one (where there are {CORES} cores)", "", 3.4, True),
-    BenchFigure("lanes_4_ratio", "4 lanes over 4 TCP streams", "", 0.75, True),
     BenchFigure(
-        "lanes_blackhole_ms_p99", "a plane dies under 4 lanes at full load: back at 90 % of the others", "ms", 50, False
+        "lanes_4_over_1",
+        f"goodput of 4 lanes over 1 lane (needs {CORES} cores)",
+        "",
+        3.4,
+        True,
+        versus=Versus("1 lane", "lanes.4.gbps", "lanes.1.gbps", "Gb/s"),
+    ),
+    BenchFigure(
+        "lanes_4_ratio",
+        "goodput of 4 lanes over 4 TCP streams",
+        "",
+        0.75,
+        True,
+        versus=Versus("4 TCP streams", "lanes.4.gbps", "lanes.4.tcp_gbps", "Gb/s"),
+    ),
+    BenchFigure(
+        "lanes_blackhole_ms_p99",
+        "black-holed plane, 4 lanes at full load: time back to 90 % of the other planes, p99",
+        "ms",
+        50,
+        False,
     ),
 )
 
@@ -123,9 +140,9 @@ def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, float]:
             rows.append((wide.gbps(seconds), theirs))
         wide.close()
     return {
-        "gbps": statistics.median(ours for ours, _ in rows),
-        "tcp_gbps": statistics.median(theirs for _, theirs in rows),
-        "ratio": statistics.median(ours / theirs for ours, theirs in rows),
+        "gbps": Sampled(ours for ours, _ in rows),
+        "tcp_gbps": Sampled(theirs for _, theirs in rows),
+        "ratio": Sampled(ours / theirs for ours, theirs in rows),
     }
 
 
@@ -142,10 +159,10 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         trials = TRIALS if rounds > 2 else 4
         took = [wide.blackhole_ms(trial % len(LOOPBACK)) for trial in range(trials)]
         wide.close()
-    worst = sorted(1e9 if one is None else one for one in took)
+    took_ms = [1e9 if one is None else one for one in took]
     return figures | {
         "lanes_4_over_1": by_width["4"]["gbps"] / by_width["1"]["gbps"],
         "lanes_4_ratio": by_width["4"]["ratio"],
-        "lanes_blackhole_ms_p50": statistics.median(worst),
-        "lanes_blackhole_ms_p99": worst[min(len(worst) - 1, int(len(worst) * 0.99))],
+        "lanes_blackhole_ms_p50": Sampled(took_ms),
+        "lanes_blackhole_ms_p99": Sampled(took_ms, percentile_99),
     }

@@ -8,7 +8,6 @@ that much, it is what one TCP stream moves over the same link in the same run.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 from softmrc._support.subprocesses import python_command
 from softmrc.errors import DeviceError
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled, dumps
 from softmrc_bench.ranks import BenchRanks
 from softmrc_bench.veth import address_of, link_of, planes_of, run, veth_planes
 
@@ -50,12 +49,12 @@ CASES = {
 
 FIGURES = (
     BenchFigure(
-        "defaults_1g_ms", "2 links of 1 Gb/s with nothing set: an all-reduce of 64 MiB, 2 ranks", "ms", 300, False
+        "defaults_1g_ms", "all-reduce of 64 MiB, 2 ranks, 2 links of 1 Gb/s, default settings", "ms", 300, False
     ),
+    BenchFigure("links_share", "goodput over link capacity, default settings, worst kind of link", "", 0.9, True),
     BenchFigure(
-        "links_share", "links of every kind with nothing set: goodput over what they carry, the worst", "", 0.9, True
+        "links_retransmitted", "share of packets retransmitted, default settings, worst kind of link", "", 0.005, False
     ),
-    BenchFigure("links_retransmitted", "… share of packets retransmitted, the worst", "", 0.005, False),
 )
 
 
@@ -113,7 +112,7 @@ def all_reduce_ms(rounds: int) -> float:
         ]
         with BenchRanks(commands) as ranks:
             ranks.times(ALL_REDUCE_BYTES, 2)
-            return statistics.median(ranks.times(ALL_REDUCE_BYTES, rounds)) * 1e3
+            return Sampled(1e3 * step_s for step_s in ranks.times(ALL_REDUCE_BYTES, rounds))
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
@@ -134,4 +133,4 @@ def measure(quick: bool = False) -> dict[str, Any]:
 
 if __name__ == "__main__":
     first, second, name, seconds, *more = sys.argv[1:]
-    print(json.dumps(inside((first, second), CASES[name], float(seconds), **json.loads(more[0] if more else "{}"))))
+    print(dumps(inside((first, second), CASES[name], float(seconds), **json.loads(more[0] if more else "{}"))))

@@ -21,7 +21,7 @@ from typing import Any
 from softmrc._support.subprocesses import WorkerProcess, close_workers, python_command
 from softmrc.errors import DeviceError, InternalError, MrcError
 from softmrc.nccl import NET, plugin_path
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled, Versus
 from softmrc_bench.udp import LOOPBACK
 
 MIB = 1 << 20
@@ -38,26 +38,39 @@ SOCKET = "socket"
 TUNED = {"socket 2x4": (2, 4), "socket 4x4": (4, 4)}  # helper threads, and sockets of each
 
 TITLE = "NCCL on one GPU, two processes"
-FIGURES = (
-    BenchFigure("64MiB.ratio", "64 MiB: speed over NCCL's sockets", "", 1.5, True),
-    BenchFigure("64MiB.ratio_best", "… tuned as well as we know", "", 0.8, True),
-    BenchFigure("256MiB.ratio", "256 MiB: speed over NCCL's sockets", "", 1.5, True),
-    BenchFigure("256MiB.ratio_best", "… tuned", "", 0.8, True),
-    BenchFigure("1MiB.ratio_best", "1 MiB: speed over them, tuned", "", 0, True),
-    BenchFigure("64KiB.ratio_best", "64 KiB: time over theirs, tuned", "", 1.3, False),
-    BenchFigure("8B.ratio_best", "8 bytes: time over theirs, tuned", "", 1.3, False),
-    BenchFigure(
-        "fault_worst_over_median",
-        "one plane of four black-holed: the worst 64 MiB step over the median",
+
+
+def _ratio(name: str, spoken: str, rival: str, limit: float) -> BenchFigure:
+    """Speed over NCCL's sockets, `SMALL` or larger; time over theirs below."""
+    is_large = SIZES[name][0] >= SMALL
+    key, theirs = ("ratio", "socket_us") if rival == "NCCL sockets" else ("ratio_best", "socket_best_us")
+    row = f"allreduce.{name}"
+    return BenchFigure(
+        f"{name}.{key}",
+        f"{spoken}: {'speed' if is_large else 'time'} over {rival}",
         "",
-        3,
-        False,
+        limit,
+        is_large,
+        versus=Versus(rival, f"{row}.us", f"{row}.{theirs}", "µs"),
+    )
+
+
+FIGURES = (
+    _ratio("64MiB", "64 MiB", "NCCL sockets", 1.5),
+    _ratio("64MiB", "64 MiB", "NCCL sockets, tuned", 0.8),
+    _ratio("256MiB", "256 MiB", "NCCL sockets", 1.5),
+    _ratio("256MiB", "256 MiB", "NCCL sockets, tuned", 0.8),
+    _ratio("1MiB", "1 MiB", "NCCL sockets, tuned", 0),
+    _ratio("64KiB", "64 KiB", "NCCL sockets, tuned", 1.3),
+    _ratio("8B", "8 bytes", "NCCL sockets, tuned", 1.3),
+    BenchFigure(
+        "fault_worst_over_median", "one of four planes black-holed: worst 64 MiB step over the median", "", 3, False
     ),
-    BenchFigure("fault_after_over_before", "… speed while it is dead over before", "", 0.7, True),
-    BenchFigure("flap_over_calm", "each plane down for 0.5 s in turn: speed over calm", "", 0.7, True),
-    BenchFigure("loss_over_calm", "1 % loss everywhere: speed over calm", "", 0.7, True),
-    BenchFigure("again_worst_s", "aborted in the midst and joined anew, the worst", "s", 2, False),
-    BenchFigure("killed_s", "the peer is killed: until NCCL says so", "s", 12, False),
+    BenchFigure("fault_after_over_before", "one of four planes black-holed: speed over before", "", 0.7, True),
+    BenchFigure("flap_over_calm", "each plane down for 0.5 s in turn: speed over no fault", "", 0.7, True),
+    BenchFigure("loss_over_calm", "1 % loss everywhere: speed over no fault", "", 0.7, True),
+    BenchFigure("again_worst_s", "abort and join again, worst", "s", 2, False),
+    BenchFigure("killed_s", "peer killed: time until NCCL reports it", "s", 12, False),
 )
 
 
@@ -188,6 +201,10 @@ def mps(folder: Path) -> Iterator[bool]:
             os.environ.pop(name, None)
 
 
+def in_us(seconds: Sampled | None) -> Sampled | None:
+    return None if seconds is None else Sampled(one * 1e6 for one in seconds.rounds)
+
+
 def _beside(pairs: dict[str, RankPair], rounds: int) -> dict[str, Any]:
     """Every size, a round of each way in turns."""
     found = {}
@@ -196,7 +213,7 @@ def _beside(pairs: dict[str, RankPair], rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             for way, pair in pairs.items():
                 rows[way].append(pair.mean_s(nbytes, count))
-        medians = {way: statistics.median(row) for way, row in rows.items()}
+        medians = {way: Sampled(row) for way, row in rows.items()}
         socket_s = medians.get(SOCKET)
         best_s = min((value for way, value in medians.items() if way != OURS), default=None)
 
@@ -208,9 +225,9 @@ def _beside(pairs: dict[str, RankPair], rounds: int) -> dict[str, Any]:
             return ours_s / theirs_s if is_small else theirs_s / ours_s
 
         found[name] = {
-            "us": medians[OURS] * 1e6,
-            "socket_us": socket_s and socket_s * 1e6,
-            "socket_best_us": best_s and best_s * 1e6,
+            "us": in_us(medians[OURS]),
+            "socket_us": in_us(socket_s),
+            "socket_best_us": in_us(best_s),
             "ratio": ratio(socket_s),
             "ratio_best": ratio(best_s),
             "rounds_us": {way: [round(value * 1e6, 1) for value in row] for way, row in rows.items()},
@@ -268,7 +285,7 @@ def _broken_planes(pair: RankPair) -> dict[str, Any]:
 
 def _again(pair: RankPair, times: int) -> dict[str, Any]:
     took = [max(answer["s"] for answer in pair.order("again", attempt=n + 1)) for n in range(times)]
-    return {"again_worst_s": max(took), "again_median_s": statistics.median(took), "again_times": times}
+    return {"again_worst_s": Sampled(took, max), "again_median_s": Sampled(took), "again_times": times}
 
 
 def _killed(folder: Path, clock: TimeBudget) -> dict[str, Any]:

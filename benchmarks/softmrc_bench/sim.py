@@ -8,12 +8,12 @@
     full   131 072 NICs, two tiers, 8 planes of 100G, every NIC sends 256 KiB  time and memory of the whole run
     full_1m    the same with 1 MiB (with --full, as it takes minutes)
     full_a2a   the same; every NIC sends 64 KiB to 4 others, 2 at a time: a slice of an all-to-all (with --full)
-    failover   a T0-T1 cable dies without a word under load (base RTT 8.3 µs)
+    failover   a leaf-spine cable is black-holed under load (base RTT 8.3 µs)
     grey   the fabric of C, a random permutation, one spine at a share of its rate from the start
-    a2a    64 hosts send 256 KiB to each other, so many messages at a time, beside RoCE
+    a2a    64 hosts send 256 KiB to each other, 1 to 16 messages at a time, compared with RoCE
 
 A, B, C and F use the reference's settings: packet sizes on the link, marks on the last hop too, an early first SACK.
-Runs whose memory counts have a process of their own.
+Runs whose memory is measured get a separate process.
 """
 
 from __future__ import annotations
@@ -121,41 +121,73 @@ FIGURES = (
     BenchFigure("A.fct_max_us", "A: last completion (reference 204 ± 5 %)", "µs", 204.0, True, 0.05),
     BenchFigure("C.fct_mean_us", "C: mean completion (reference 1137 ± 10 %)", "µs", 1137.0, True, 0.10),
     BenchFigure("C.fct_max_us", "C: last completion (reference 1329 ± 5 %)", "µs", 1329.0, True, 0.05),
-    BenchFigure("B.data_packets_per_s", "B: data packets per second, 1 024 hosts", "packets/s", 250e3, True),
-    BenchFigure("B.link_hops_per_s", "… link hops per second", "hops/s", 0, True),
-    BenchFigure("B.rss_gib", "… peak memory", "GiB", 0, True),
-    BenchFigure("F.data_packets_per_s", "F: data packets per second, 8 192 hosts", "packets/s", 0, True),
-    BenchFigure("F.link_hops_per_s", "… link hops per second", "hops/s", 1e6, True),
-    BenchFigure("F.rss_gib", "… peak memory", "GiB", 0, True),
-    BenchFigure("cores", "cores that this process may use", "", 0, True),
-    BenchFigure("cores_speedup.B", "B on all of them, against one (2 cores: 1.6; 16: 5)", "×", 1.6, True),
-    BenchFigure("cores_speedup.F", "F on all of them, against one (2 cores: 1.6; 16: 5)", "×", 1.6, True),
-    BenchFigure("full.nics", "full: NICs", "", 131_072, True),
-    BenchFigure("full.build_s", "… to build the fabric", "s", 20, False),
-    BenchFigure("full.run_s", "… to run every message to its end", "s", 600, False),
-    BenchFigure("full.rss_gib", "… peak memory of the whole run", "GiB", 8, False),
-    BenchFigure("full_1m.run_s", "full_1m: to run 1 MiB from every NIC to its end, on all cores", "s", 0, False),
-    BenchFigure("full_1m.rss_gib", "… peak memory", "GiB", 0, False),
     BenchFigure(
-        "full_a2a.run_s", "full_a2a: to run the slice of an all-to-all to its end, on all cores", "s", 0, False
+        "B.data_packets_per_s", "B: data packets per second on one core, 1,024 hosts", "packets/s", 250e3, True
     ),
-    BenchFigure("full_a2a.rss_gib", "… peak memory", "GiB", 0, False),
-    BenchFigure("failover_us", "a silent cable is left and all it dropped retransmitted, worst seed", "µs", 50, False),
-    BenchFigure("goodput_floor", "least goodput meanwhile, of the surviving capacity, worst seed", "", 0.95, True),
-    BenchFigure("failover_4x100_us", "the same on 4 × 100G instead of 2 × 400G", "µs", 50, False),
-    BenchFigure("goodput_floor_4x100", "… least goodput", "", 0.95, True),
+    BenchFigure("B.link_hops_per_s", "B: link hops per second on one core", "hops/s", 0, True),
+    BenchFigure("B.rss_gib", "B: peak memory", "GiB", 0, True),
+    BenchFigure("F.data_packets_per_s", "F: data packets per second on one core, 8,192 hosts", "packets/s", 0, True),
+    BenchFigure("F.link_hops_per_s", "F: link hops per second on one core", "hops/s", 1e6, True),
+    BenchFigure("F.rss_gib", "F: peak memory", "GiB", 0, True),
+    BenchFigure("cores", "cores available", "", 0, True),
+    BenchFigure("cores_speedup.B", "B: all cores over one (expected: 1.6 with 2 cores, 5 with 16)", "×", 1.6, True),
+    BenchFigure("cores_speedup.F", "F: all cores over one (expected: 1.6 with 2 cores, 5 with 16)", "×", 1.6, True),
+    BenchFigure("full.nics", "full: number of NICs", "", 131_072, True),
+    BenchFigure("full.build_s", "full: time to build the fabric", "s", 20, False),
+    BenchFigure("full.run_s", "full: time to complete every message", "s", 600, False),
+    BenchFigure("full.rss_gib", "full: peak memory", "GiB", 8, False),
+    BenchFigure("full_1m.run_s", "full_1m: time to complete 1 MiB from every NIC, all cores", "s", 0, False),
+    BenchFigure("full_1m.rss_gib", "full_1m: peak memory", "GiB", 0, False),
+    BenchFigure("full_a2a.run_s", "full_a2a: time to complete part of an all-to-all, all cores", "s", 0, False),
+    BenchFigure("full_a2a.rss_gib", "full_a2a: peak memory", "GiB", 0, False),
     BenchFigure(
-        "grey_25", "one spine at 25 %: last completion, of that with nothing wrong, worst seed", "", 1.10, False
+        "failover_us",
+        "failover, 2 × 400G: black-holed cable withdrawn and its packets retransmitted, worst seed",
+        "µs",
+        50,
+        False,
     ),
-    BenchFigure("grey_10", "… at 10 %", "", 1.15, False),
-    BenchFigure("grey_50", "… at 50 %", "", 1.15, False),
-    BenchFigure("grey_25_scaled", "… at 25 %, its queues scaled with its rate", "", 1.10, False),
-    BenchFigure("grey_25_long", "20 MB, at 25 %: of what it takes with the spine gone, worst seed", "", 1.10, False),
-    BenchFigure("grey_25_long_us", "… last completion, mean of the seeds (15⁄16 shared fairly: 451)", "µs", 496, False),
     BenchFigure(
-        "a2a_over_roce", "all-to-all, windows 1 to 16: of RoCE's best time, worst window and seed", "", 1.0, False
+        "goodput_floor", "failover, 2 × 400G: least goodput over remaining capacity, worst seed", "", 0.95, True
     ),
-    BenchFigure("a2a_p99", "… window 8: p99 of flows over the median, worst seed", "", 1.4, False),
+    BenchFigure(
+        "failover_4x100_us",
+        "failover, 4 × 100G: cable withdrawn and its packets retransmitted, worst seed",
+        "µs",
+        50,
+        False,
+    ),
+    BenchFigure(
+        "goodput_floor_4x100", "failover, 4 × 100G: least goodput over remaining capacity, worst seed", "", 0.95, True
+    ),
+    BenchFigure("grey_25", "grey, one spine at 25 %: last completion over no fault, worst seed", "", 1.10, False),
+    BenchFigure("grey_10", "grey, one spine at 10 %: last completion over no fault, worst seed", "", 1.15, False),
+    BenchFigure("grey_50", "grey, one spine at 50 %: last completion over no fault, worst seed", "", 1.15, False),
+    BenchFigure(
+        "grey_25_scaled",
+        "grey, one spine at 25 %, queues scaled with its rate: last completion over no fault",
+        "",
+        1.10,
+        False,
+    ),
+    BenchFigure(
+        "grey_25_long",
+        "grey, 20 MB, one spine at 25 %: last completion over that without the spine, worst seed",
+        "",
+        1.10,
+        False,
+    ),
+    BenchFigure(
+        "grey_25_long_us",
+        "grey, 20 MB, one spine at 25 %: last completion, mean of the seeds (ideal: 451)",
+        "µs",
+        496,
+        False,
+    ),
+    BenchFigure(
+        "a2a_over_roce", "all-to-all, windows 1 to 16: time over RoCE's best, worst window and seed", "", 1.0, False
+    ),
+    BenchFigure("a2a_p99", "all-to-all, window 8: flow completion, p99 over median, worst seed", "", 1.4, False),
 )
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
 from softmrc.engine import EvState
 from softmrc.wire import Frame, Packet, Route, Sum
 from softmrc_bench import flood
+from softmrc_bench.figures import Sampled
 
 if TYPE_CHECKING:
     from softmrc_bench.udp import Flow
@@ -100,7 +100,7 @@ def measure(flow: Flow, rounds: int, seconds: float, kinds: tuple[str, ...] = KI
                 with flood_spoofed(kind, qpn, ways):
                     rows.append(flow.gbps(seconds) / fair)
                     condemned = max(condemned, int((qp.evs()["state"] == EvState.ASSUMED_BAD.value).sum()))
-            ratios[kind] = statistics.median(rows)
+            ratios[kind] = Sampled(rows)
     return {
         "flood_spoofed_ratio": min(ratios.values()),
         "flood_spoofed_ratios": ratios,

@@ -6,7 +6,6 @@ Ratios are taken round by round and their median reported, because the machine's
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import socket
@@ -20,7 +19,7 @@ from softmrc._support.subprocesses import WorkerProcess, python_command
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
 from softmrc_bench import _native, half_open, lanes, links, spoofed_flood
-from softmrc_bench.figures import BenchFigure
+from softmrc_bench.figures import BenchFigure, Sampled, Versus, dumps
 from softmrc_bench.flood import flood
 from softmrc_bench.receiver import pattern
 from softmrc_bench.veth import address_of, planes_of, veth_planes
@@ -37,30 +36,68 @@ UDP_SEGMENT = 103
 
 TITLE = "Real sockets, two processes"
 FIGURES = (
-    BenchFigure("goodput_gbps", "4 planes on loopback, 1 MiB writes", "Gb/s", 0, True),
-    BenchFigure("tcp_gbps", "one TCP stream, the same messages", "Gb/s", 0, True),
-    BenchFigure("ratio", "… ours over TCP's", "", 1.3, True),
-    BenchFigure("ratio_veth", "the same between namespaces over four jumbo links", "", 1.3, True),
-    BenchFigure("ratio_cold", "the same with cold buffers of 64 MiB on both sides", "", 1.3, True),
-    BenchFigure("ratio_icrc_off", "the same without ICRC", "", 1.3, True),
+    BenchFigure("goodput_gbps", "goodput: 4 planes on loopback, 1 MiB writes", "Gb/s", 0, True),
+    BenchFigure("tcp_gbps", "goodput of one TCP stream, same messages", "Gb/s", 0, True),
     BenchFigure(
-        "ceiling_gbps",
-        "plain UDP in the same trains, no protocol, nothing placed: what the kernel can do",
-        "Gb/s",
+        "ratio",
+        "goodput on loopback, over one TCP stream",
+        "",
+        1.3,
+        True,
+        versus=Versus("one TCP stream", "goodput_gbps", "tcp_gbps", "Gb/s"),
+    ),
+    BenchFigure(
+        "ratio_veth",
+        "goodput between namespaces over four jumbo links, over one TCP stream",
+        "",
+        1.3,
+        True,
+        versus=Versus("one TCP stream", "veth_gbps", "veth_tcp_gbps", "Gb/s"),
+    ),
+    BenchFigure(
+        "ratio_cold",
+        "goodput with cold buffers of 64 MiB on both sides, over one TCP stream",
+        "",
+        1.3,
+        True,
+        versus=Versus("one TCP stream", "cold_gbps", "cold_tcp_gbps", "Gb/s"),
+    ),
+    BenchFigure("ratio_icrc_off", "goodput without ICRC, over one TCP stream", "", 1.3, True),
+    BenchFigure("ceiling_gbps", "plain UDP, same GSO batches, no protocol, data discarded", "Gb/s", 0, True),
+    BenchFigure(
+        "ceiling_ratio",
+        "goodput, over plain UDP with the same GSO batches",
+        "",
         0,
         True,
+        versus=Versus("plain UDP", "goodput_gbps", "ceiling_gbps", "Gb/s"),
     ),
-    BenchFigure("ceiling_ratio", "… ours over it", "", 0, True),
     BenchFigure("raw_udp_gbps", "plain UDP, sendmmsg and recvmmsg, 4 KiB packets", "Gb/s", 0, True),
-    BenchFigure("quantum1_ratio", "another path for every 4 KiB packet, over plain UDP", "", 0.7, True),
-    BenchFigure("latency_us_p50", "2-byte ping-pong by write with immediate, round trip", "µs", 1e9, False),
-    BenchFigure("latency_ratio", "… over TCP's", "", 1.5, False),
-    BenchFigure("lossy_ratio", "1 % loss on every path, over no loss", "", 0.7, True),
-    BenchFigure("flood_ratio", "100 000 forged packets a second at our ports, over the same at another", "", 0.8, True),
     BenchFigure(
-        "flood_spoofed_ratio", "… from the peer's own address and port, the worst of three kinds", "", 0.8, True
+        "quantum1_ratio",
+        "goodput with a new path for every 4 KiB packet, over plain UDP",
+        "",
+        0.7,
+        True,
+        versus=Versus("plain UDP, 4 KiB packets", "quantum1_gbps", "raw_udp_gbps", "Gb/s"),
     ),
-    BenchFigure("flood_spoofed_condemned", "… paths held to be broken at the end of a round", "", 0, False),
+    BenchFigure("latency_us_p50", "2-byte ping-pong by write with immediate, round trip", "µs", 1e9, False),
+    BenchFigure(
+        "latency_ratio",
+        "2-byte ping-pong, over TCP",
+        "",
+        1.5,
+        False,
+        versus=Versus("TCP", "latency_us_p50", "tcp_latency_us_p50", "µs"),
+    ),
+    BenchFigure("lossy_ratio", "goodput with 1 % loss on every path, over no loss", "", 0.7, True),
+    BenchFigure(
+        "flood_ratio", "goodput under 100,000 forged packets/s, over the same flood at another port", "", 0.8, True
+    ),
+    BenchFigure(
+        "flood_spoofed_ratio", "same, packets spoofed from the peer's address: worst of three kinds", "", 0.8, True
+    ),
+    BenchFigure("flood_spoofed_condemned", "paths withdrawn by mistake at the end of a spoofed flood", "", 0, False),
     *half_open.FIGURES,
     *lanes.FIGURES,
     *links.FIGURES,
@@ -202,12 +239,12 @@ def _goodput(rounds: int, seconds: float) -> dict[str, Any]:
         plain.close()
         no_icrc.close()
     return {
-        "tcp_gbps": statistics.median(r[0] for r in rows),
-        "goodput_gbps": statistics.median(r[1] for r in rows),
-        "ratio": statistics.median(r[1] / r[0] for r in rows),
-        "ratio_icrc_off": statistics.median(r[2] / r[0] for r in rows),
-        "ceiling_gbps": statistics.median(r[3] for r in rows),
-        "ceiling_ratio": statistics.median(r[1] / r[3] for r in rows),
+        "tcp_gbps": Sampled(r[0] for r in rows),
+        "goodput_gbps": Sampled(r[1] for r in rows),
+        "ratio": Sampled(r[1] / r[0] for r in rows),
+        "ratio_icrc_off": Sampled(r[2] / r[0] for r in rows),
+        "ceiling_gbps": Sampled(r[3] for r in rows),
+        "ceiling_ratio": Sampled(r[1] / r[3] for r in rows),
     }
 
 
@@ -217,7 +254,11 @@ def _cold(rounds: int, seconds: float) -> dict[str, Any]:
         flow = Flow(one, host, COLD, LOOPBACK, LOOPBACK)
         rows = [(tcp_gbps(two, host, seconds, COLD), flow.gbps(seconds)) for _ in range(rounds)]
         flow.close()
-    return {"ratio_cold": statistics.median(b / a for a, b in rows), "cold_gbps": statistics.median(b for _, b in rows)}
+    return {
+        "ratio_cold": Sampled(b / a for a, b in rows),
+        "cold_gbps": Sampled(b for _, b in rows),
+        "cold_tcp_gbps": Sampled(a for a, _ in rows),
+    }
 
 
 def _spraying(rounds: int, seconds: float) -> dict[str, Any]:
@@ -227,8 +268,9 @@ def _spraying(rounds: int, seconds: float) -> dict[str, Any]:
         rows = [(raw_gbps(two, host, seconds), flow.gbps(seconds)) for _ in range(rounds)]
         flow.close()
     return {
-        "raw_udp_gbps": statistics.median(a for a, _ in rows),
-        "quantum1_ratio": statistics.median(b / a for a, b in rows),
+        "raw_udp_gbps": Sampled(a for a, _ in rows),
+        "quantum1_gbps": Sampled(b for _, b in rows),
+        "quantum1_ratio": Sampled(b / a for a, b in rows),
     }
 
 
@@ -241,9 +283,9 @@ def _latency(rounds: int, count: int) -> dict[str, Any]:
             ours = statistics.median(mrc_latencies_us(other, host, count, 2, LOOPBACK))
             rows.append((theirs, ours))
     return {
-        "latency_us_p50": statistics.median(b for _, b in rows),
-        "tcp_latency_us_p50": statistics.median(a for a, _ in rows),
-        "latency_ratio": statistics.median(b / a for a, b in rows),
+        "latency_us_p50": Sampled(b for _, b in rows),
+        "tcp_latency_us_p50": Sampled(a for a, _ in rows),
+        "latency_ratio": Sampled(b / a for a, b in rows),
     }
 
 
@@ -257,7 +299,7 @@ def _lossy(rounds: int, seconds: float) -> dict[str, Any]:
             flow.connection.device.set_faults(drop=0.01)
             rows.append(flow.gbps(seconds) / fair)
         flow.close()
-    return {"lossy_ratio": statistics.median(rows)}
+    return {"lossy_ratio": Sampled(rows)}
 
 
 def _flood(rounds: int, seconds: float) -> dict[str, Any]:
@@ -273,7 +315,7 @@ def _flood(rounds: int, seconds: float) -> dict[str, Any]:
             with flood([(str(plane.address), plane.port) for plane in peer.planes]):
                 rows.append(flow.gbps(seconds) / elsewhere)
         told = flow.close()
-    return {"flood_ratio": statistics.median(rows), "flood_strangers": told["strangers"]}
+    return {"flood_ratio": Sampled(rows), "flood_strangers": told["strangers"]}
 
 
 def _flood_spoofed(rounds: int, seconds: float) -> dict[str, Any]:
@@ -315,9 +357,9 @@ def veth_inside(rounds: int, seconds: float, namespace: str) -> dict[str, Any]:
         rows = [(tcp_gbps(two, host, seconds, HOT), flow.gbps(seconds)) for _ in range(rounds)]
         flow.close()
     return {
-        "ratio_veth": statistics.median(b / a for a, b in rows),
-        "veth_gbps": statistics.median(b for _, b in rows),
-        "veth_tcp_gbps": statistics.median(a for a, _ in rows),
+        "ratio_veth": Sampled(b / a for a, b in rows),
+        "veth_gbps": Sampled(b for _, b in rows),
+        "veth_tcp_gbps": Sampled(a for a, _ in rows),
     }
 
 
@@ -342,4 +384,4 @@ def measure(quick: bool = False) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(veth_inside(int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])))
+    print(dumps(veth_inside(int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])))
