@@ -13,12 +13,12 @@ DEV     := build/dev
 INSTALL := PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation
 TORCH   ?= 2.10.0 2.15.0
 # The first tier: no test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
-QUICK   := not (process or lab or docs or slow or nightly)
-TOOLS   := binutils chromium clang ethtool frr iproute2 libclang-rt-dev nftables openssl prometheus tshark
+FIRST_TIER := not (process or lab or docs or slow or nightly)
+TOOLS   := binutils chromium clang ethtool frr git iproute2 libclang-rt-dev nftables openssl prometheus tshark
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test test-rest test-all test-nightly test-torch test-programs tools torch-suite lint format bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
+.PHONY: help figures cli-reference docs-serve demo demo-lab demo-gpu test test-rest test-all test-nightly test-torch test-programs tools torch-suite lint format bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -34,10 +34,10 @@ demo-gpu: build ## Train with NCCL on a GPU over our plugin while its planes bre
 	@$(BIN)/softmrc demo --gpu
 
 test: test-programs ## Run the tests that need no other processes: on every change
-	$(BIN)/python -m pytest -n $(JOBS) -m '$(QUICK)'
+	$(BIN)/python -m pytest -n $(JOBS) -m '$(FIRST_TIER)'
 
 test-rest: test-programs ## Run what `make test` leaves out: processes, namespaces, pages, models
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not nightly and not ($(QUICK))'
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not nightly and not ($(FIRST_TIER))'
 
 test-all: test test-rest ## Run both: before merging
 
@@ -77,8 +77,11 @@ format: $(VENV)/.dev ## Format Python and C++
 	$(BIN)/ruff format -q src benchmarks tests
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cpp')
 
-bench: build ## Measure the engine
+bench: build ## Measure the protocol engine
 	$(BIN)/softmrc bench engine
+
+figures: build ## Run the benchmarks and write docs/evidence/benchmarks.md: make figures ONLY=udp,join QUICK=1
+	$(BIN)/python tools/figures.py measure --only '$(ONLY)' $(if $(QUICK),--quick)
 
 sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(BIN)/python tools/sanitize.py address $(SANITIZE_TESTS)
@@ -106,8 +109,11 @@ wheel-check: ## The same with one Python, and quickly
 wheel-arm64: ## A wheel of Python 3.11 for aarch64, tried under QEMU
 	@$(PYTHON) tools/wheel_arm64.py
 
-docs: $(VENV)/.docs ## Build the pages as a site, site/index.html; links are checked
+docs: $(VENV)/.docs ## Build the documentation site, site/index.html, and check its links
 	@$(BIN)/python tools/site.py
+
+docs-serve: docs ## Build the documentation site and serve it at http://127.0.0.1:8000
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
 
 arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare with this machine
 	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS)
@@ -117,6 +123,9 @@ spec-map: $(VENV)/.built ## Write docs/reference/spec-coverage.md
 
 api: $(VENV)/.built ## Write docs/reference/api.md
 	$(BIN)/python tools/api.py
+
+cli-reference: $(VENV)/.built ## Write the reference of the commands from their help
+	$(BIN)/python tools/cli_reference.py
 
 settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/reference/configuration.md and src/softmrc/engine/counters.py
 	$(BIN)/python tools/settings.py

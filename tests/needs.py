@@ -22,6 +22,7 @@ PACKAGES = {
     "chromium": "chromium",
     "clang++": "clang",
     "ethtool": "ethtool",
+    "git": "git",
     "ip": "iproute2",
     "nft": "nftables",
     "nm": "binutils",
