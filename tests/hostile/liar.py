@@ -8,9 +8,10 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import parts
@@ -165,6 +166,35 @@ class Liar:
         assert event is awaited
 
 
+class Recorder:
+    """Passes a session on between a connector and a listener, and keeps what each side said."""
+
+    def __init__(self, port: int) -> None:
+        self.said: dict[str, bytes] = {"connector": b"", "listener": b""}
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._to = port
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._server, self._server.accept()[0] as near, socket.create_connection(("127.0.0.1", self._to)) as far:
+            back = threading.Thread(target=self._pass_on, args=("listener", far, near))
+            back.start()
+            self._pass_on("connector", near, far)
+            back.join(LIMIT_S)
+
+    def _pass_on(self, who: str, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.said[who] += data
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def stop(self) -> None:
+        self._thread.join(LIMIT_S)
+
+
 def answer_to(
     listener: Listener,
     offer: dict[str, Any] | bytes,
@@ -187,9 +217,9 @@ def answer_to(
         return listener.accept(LIMIT_S)
 
 
-def serves_an_honest_one(listener: Listener, **settings: Any) -> bool:
-    """Whether data gets through to it."""
-    with connect("127.0.0.1", listener.port, **settings) as peer, listener.accept(LIMIT_S) as other:
+def serves_an_honest_one(listener: Listener, port: int = 0, **settings: Any) -> bool:
+    """Whether data gets through to it, by another port if one is given."""
+    with connect("127.0.0.1", port or listener.port, **settings) as peer, listener.accept(LIMIT_S) as other:
         peer.write(peer.remote[0], 0, b"hello", imm=1)
         return other.recv(LIMIT_S).imm == 1
 

@@ -22,11 +22,11 @@ from liar import (
     NONE,
     OF_KEY,
     OF_SECRET,
-    OFFER,
     READY,
     REFUSAL,
     SESSION,
     Liar,
+    Recorder,
     answer_to,
     changed_plane,
     close,
@@ -338,32 +338,6 @@ def message() -> bytes:
     return secrets.token_bytes(32 + 16)
 
 
-STRANGERS = {
-    "nothing proved": lambda: hello(OF_SECRET, message()),
-    "half a message": lambda: hello(OF_SECRET, message()[:20]),
-    "no message": lambda: hello(OF_SECRET),
-    "a message too long": lambda: hello(OF_SECRET, message() + bytes(100)),
-    "a key of small order": lambda: hello(OF_SECRET, bytes(32 + 16)),
-    "another secret": lambda: Liar(socket.socket(), "wrong").handshake.take_outgoing(),
-    "no secret": lambda: hello(),
-    "a key": lambda: hello(OF_KEY, bytes(31) + b"\1"),
-    "an offer": lambda: session(OFFER, TRUE),
-    "a confirmation": lambda: frame(CONFIRM, bytes(16)),
-}
-
-
-@pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
-@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_is_handed_nothing(words: Any) -> None:
-    """A sentence is all that it hears, and nothing is made for it."""
-    with listen(memory=bytearray(64), secret=SECRET) as listener:
-        with visit(listener) as sock:
-            sock.sendall(words() + frame(CONFIRM, bytes(16)) + session(OFFER, TRUE))
-            assert all(one[4:5] == bytes([REFUSAL]) for one in frames(heard(sock)))
-        assert eventually(lambda: listener.refused.count == 1) and is_left_as_it_was(listener)
-        assert serves_an_honest_one(listener, secret=SECRET)
-
-
 @contextmanager
 def accepted_by(listener: Listener, sock: socket.socket) -> Iterator[socket.socket]:
     """The listener's end of a connection to it, which stays open when the listener has closed it."""
@@ -499,35 +473,6 @@ def test_a_fake_listener_is_handed_nothing(tmp_path: Path, kind: str, uses_key: 
 
 
 # Replay.
-
-
-class Recorder:
-    """Passes a session on between a connector and a listener, and keeps what each side said."""
-
-    def __init__(self, port: int) -> None:
-        self.said: dict[str, bytes] = {"connector": b"", "listener": b""}
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self._to = port
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with self._server, self._server.accept()[0] as near, socket.create_connection(("127.0.0.1", self._to)) as far:
-            back = threading.Thread(target=self._pass_on, args=("listener", far, near))
-            back.start()
-            self._pass_on("connector", near, far)
-            back.join(LIMIT_S)
-
-    def _pass_on(self, who: str, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                self.said[who] += data
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def stop(self) -> None:
-        self._thread.join(LIMIT_S)
 
 
 @pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")

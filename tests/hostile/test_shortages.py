@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from bootstraps import only
 from liar import LIMIT_S, Liar, eventually, honest, pending, plane, serves_an_honest_one, visit
 
 from interrupting import is_interrupted
@@ -43,26 +42,6 @@ def listening_sockets(listener: Listener) -> list[int]:
             finally:
                 one.detach()
     return found
-
-
-@contextmanager
-def only(free: int) -> Iterator[None]:
-    """This process may open so many descriptors more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held: list[int] = []
-    try:
-        with open(os.devnull) as source:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, source.fileno() + MAX_DESCRIPTORS + 64), hard))
-            with suppress(OSError):
-                while True:
-                    held.append(os.dup(source.fileno()))
-            for _ in range(free):
-                os.close(held.pop())
-            yield
-    finally:
-        for one in held:
-            os.close(one)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("owns_device", [False, True])

@@ -158,6 +158,7 @@ void bind_host(nb::module_& m) {
   }).def("poll", [](nccl::CommConnector& call) {
     return through(told([&] { return call.poll(); }));
   }, "What the listener offered, once it is connected; or None.");
+  m.def("credentials", &credentials_of, nb::arg("secret"), nb::arg("token"), "Of a listener of NCCL.");
   m.def("face_paths",
         [](const std::string& text, const std::string& host, std::uint32_t plane, const nb::bytes& address) {
     nb::list rows;

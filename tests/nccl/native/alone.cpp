@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <fstream>
+#include <iostream>
+#include <sstream>
 #include <thread>
 
 #include "stories.h"
@@ -58,10 +60,7 @@ struct Loop {
   void *listener = nullptr, *send = nullptr, *receive = nullptr;
 };
 
-void one_message(Net& net, void* context) {
-  Loop loop(net, context);
-  loop.set_up("setting up");
-  void *const send = loop.send, *const receive = loop.receive;
+void one_message(Net& net, void* send, void* receive) {
   const Deadline deadline(20);
   Pages out(4096), in(4096);
   void *from = nullptr, *to = nullptr, *sent = nullptr, *got = nullptr;
@@ -76,6 +75,12 @@ void one_message(Net& net, void* context) {
   require(in.data()[17] == 99, "a message has its bytes");
   must(net.middle.deregister_memory(send, from), "deregMr");
   must(net.middle.deregister_memory(receive, to), "deregMr");
+}
+
+void one_message(Net& net, void* context) {
+  Loop loop(net, context);
+  loop.set_up("setting up");
+  one_message(net, loop.send, loop.receive);
   loop.close();
 }
 
@@ -122,34 +127,6 @@ int knock(const Handle& handle, const std::string& says, std::uint32_t from = IN
   require(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "there is a listener");
   if (!says.empty()) require(write(fd, says.data(), says.size()) > 0, "a stranger speaks");
   return fd;
-}
-
-// The silent, the loud and the lying are at the door first, more than there is room for.
-void strangers(const std::string& path, int version, const std::vector<int>&) {
-  Net net = load(path, version);
-  Loop loop(net, begin(net));
-  const std::string hello = std::string("\0\0\0\x24H\0\1\0", 8) + std::string(32, 'n');
-  const std::vector<std::string> lines{"",
-                                       "GET / HTTP/1.1\r\n\r\n",
-                                       std::string(5000, '\xFF'),
-                                       std::string("\0\0\0\0", 4),
-                                       hello,
-                                       hello + std::string("\0\0\0\x30O", 5) + std::string(47, 's'),
-                                       std::string("\0\0\0\5Exxxx", 9)};
-  std::vector<int> fds;
-  for (int i = 0; i < 140; ++i) fds.push_back(knock(loop.handle, lines[i % lines.size()]));
-  for (int i = 0; i < 20; ++i) {
-    loop.accept();
-    require(!loop.receive, "no stranger comes through");
-  }
-  loop.set_up("setting up among strangers");
-  for (const int fd : fds) close(fd);
-  Handle nonsense{};
-  void* comm = nullptr;
-  require(net.connect(loop.context, nonsense.data(), &comm) == Result::system_error && !comm,
-          "a handle that is none is refused");
-  loop.close();
-  must(net.finalize(loop.context), "finalize");
 }
 
 // As many strangers as are told, from many addresses, at all listeners of a process that has few descriptors: none of
@@ -229,6 +206,10 @@ void comes_and_goes(const std::string& path, int version, const std::vector<int>
   require(entries("/proc/self/fd") <= descriptors + 2, "descriptors do not grow");
   require(std::getenv("SOFTMRC_SANITIZER") || resident_kib() <= kib + 1024,
           "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
+  Handle nonsense{};
+  void* comm = nullptr;
+  require(net.connect(loop.context, nonsense.data(), &comm) == Result::system_error && !comm,
+          "a handle that is none is refused");
   loop.set_up("being connected after all");
   loop.close();
   must(net.finalize(loop.context), "finalize");
@@ -345,23 +326,6 @@ void unopened(const std::string& path, int version, const std::vector<int>&) {
   }
 }
 
-// No descriptor is left when somebody comes: the listener says so, and does not wait for ever.
-void no_descriptors(const std::string& path, int version, const std::vector<int>&) {
-  Net net = load(path, version);
-  Loop loop(net, begin(net));
-  loop.connect();
-  std::vector<int> taken;
-  for (int fd = dup(0); fd >= 0; fd = dup(0)) taken.push_back(fd);
-  for (const Deadline deadline(20); said().find("connections wait: descriptors") == std::string::npos;
-       deadline.check("being told"))
-    loop.accept();
-  require(!loop.receive, "nobody came in");
-  for (const int fd : taken) close(fd);
-  loop.set_up("being connected when there are descriptors again");
-  loop.close();
-  must(net.finalize(loop.context), "finalize");
-}
-
 // A call is refused a few times when NCCL first listens, or first connects: as refusals.so does it.
 void short_of(const std::string& path, int version, const std::vector<int>& numbers) {
   constexpr int times = 3;
@@ -380,6 +344,113 @@ void short_of(const std::string& path, int version, const std::vector<int>& numb
   require(times_refused(call) == times, "it was refused");
   loop.close();
   must(net.finalize(loop.context), "finalize");
+}
+
+// A listener that is attacked from outside: it is polled until standard input ends, and runs the commands that it reads
+// there.
+//   serve N PORT  N connections to itself with a message each, by another port of this host if that is not 0
+//   call PORT     a connection to a port of this host, with the credentials of its own handle, and how that ends
+//   log           what the plugin has logged, up to a line with a dot
+//   held          descriptors, threads and KiB of memory of this process
+//   starve, feed  take all descriptors that are left, and give them back
+class Attacked {
+ public:
+  explicit Attacked(Net& net) : net_(net), loop_(net, begin(net)) {
+    require(getrlimit(RLIMIT_NOFILE, &limit_) == 0, "there is a limit");
+  }
+
+  void run() {
+    const char* const hex = "0123456789abcdef";
+    std::string token;
+    for (std::size_t i = 8; i < 24; ++i) {
+      const auto byte = static_cast<std::uint8_t>(loop_.handle[i]);
+      token += {hex[byte >> 4], hex[byte & 15]};
+    }
+    answer(std::to_string(port_of(loop_.handle)) + " " + token);
+    pollfd command{0, POLLIN, 0};
+    for (std::string line;;) {
+      loop_.accept();
+      require(!loop_.receive, "no attacker comes through");
+      if (poll(&command, 1, 1) == 0) continue;
+      if (!std::getline(std::cin, line)) break;
+      std::istringstream words(line);
+      std::string word;
+      std::uint16_t port = 0;
+      int count = 0;
+      if (words >> word; word == "serve") answer((words >> count >> port, serve(count, port)));
+      else if (word == "call") answer((words >> port, call(port)));
+      else if (word == "log") answer(said() + ".");
+      else if (word == "held") answer(held());
+      else if (word == "starve") answer(starve());
+      else answer(feed());
+    }
+    must(net_.tail.close_listen(loop_.listener), "closeListen");
+    must(net_.finalize(loop_.context), "finalize");
+  }
+
+ private:
+  static void answer(const std::string& words) {
+    std::puts(words.c_str());
+    std::fflush(stdout);
+  }
+
+  Handle handle_at(std::uint16_t port) const {
+    Handle made = loop_.handle;
+    if (port != 0) std::memcpy(made.data() + 4, &port, 2);
+    return made;
+  }
+
+  std::string serve(int count, std::uint16_t port) {
+    for (int i = 0; i < count; ++i) {
+      Handle handle = handle_at(port);
+      for (const Deadline deadline(20); !loop_.send || !loop_.receive; deadline.check("an honest connection")) {
+        if (!loop_.send) must(net_.connect(loop_.context, handle.data(), &loop_.send), "connect");
+        if (!loop_.receive) loop_.accept();
+      }
+      one_message(net_, loop_.send, loop_.receive);
+      must(net_.tail.close_send(std::exchange(loop_.send, nullptr)), "closeSend");
+      must(net_.tail.close_receive(std::exchange(loop_.receive, nullptr)), "closeRecv");
+    }
+    return "served";
+  }
+
+  std::string call(std::uint16_t port) {
+    Handle handle = handle_at(port);
+    void* comm = nullptr;
+    for (const Deadline deadline(20); net_.connect(loop_.context, handle.data(), &comm) == Result::success;
+         deadline.check("the end of a call"))
+      if (comm) return must(net_.tail.close_send(comm), "closeSend"), "connected";
+    return warning();
+  }
+
+  static std::string held() {
+    return std::to_string(entries("/proc/self/fd")) + " " + std::to_string(entries("/proc/self/task")) + " " +
+           std::to_string(resident_kib());
+  }
+
+  std::string starve() {
+    rlimit limit = limit_;
+    limit.rlim_cur = 1024;
+    require(setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit is set");
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) taken_.push_back(fd);
+    return "starved";
+  }
+
+  std::string feed() {
+    for (const int fd : std::exchange(taken_, {})) close(fd);
+    require(setrlimit(RLIMIT_NOFILE, &limit_) == 0, "the limit is set");
+    return "fed";
+  }
+
+  Net& net_;
+  Loop loop_;
+  std::vector<int> taken_;
+  rlimit limit_{};
+};
+
+void attacked(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  Attacked(net).run();
 }
 
 // Who connects is held up for longer than strangers are given, when it has made its offer.
@@ -403,9 +474,11 @@ void held_up(const std::string& path, int version, const std::vector<int>& numbe
 
 }  // namespace
 
-const std::map<std::string, Alone> alone{
-    {"crowd", crowd},       {"comes_and_goes", comes_and_goes}, {"bound", bound},     {"outlived", outlived},
-    {"cycle", cycle},       {"strangers", strangers},           {"unlike", unlike},   {"refused", refused},
-    {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}, {"short_of", short_of}};
+const std::map<std::string, Alone> alone{{"crowd", crowd},      {"comes_and_goes", comes_and_goes},
+                                         {"bound", bound},      {"outlived", outlived},
+                                         {"cycle", cycle},      {"unlike", unlike},
+                                         {"refused", refused},  {"unopened", unopened},
+                                         {"held_up", held_up},  {"short_of", short_of},
+                                         {"attacked", attacked}};
 
 }  // namespace harness
