@@ -1,4 +1,4 @@
-"""The targets of attacks: listener and connector of connections, and those of the NCCL plugin in a process of its own."""
+"""The targets of attacks: listener and connector of connections, and those of the NCCL plugin in another process."""
 
 from __future__ import annotations
 

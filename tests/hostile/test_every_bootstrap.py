@@ -2,8 +2,8 @@
 NCCL plugin, and groups. The first two listen at TCP ports, with the same handshake; there the attacker connects, or
 listens. A group has no listener: its ranks meet in a store, and there the attacker writes records.
 
-Whatever the attack: no connection is made, the victim gives a reason in a sentence that names the attacker, the attacker
-receives at most a sentence, and an honest end is served afterwards.
+Whatever the attack: no connection is made, the victim gives a reason that names the attacker, the attacker receives at
+most a sentence, and an honest end is served afterwards.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def changed(rank: StoreRendezvous, _: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Forged:
-    """A record in the place of rank 1's, and the reason why rank 0 refuses it. Unless it is valid, an honest rank 1 that
-    comes later is served."""
+    """A record in the place of rank 1's, and the reason why rank 0 refuses it. Where it is not valid, an honest rank 1
+    that comes later is served."""
 
     written: Record
     reason: str

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import ipaddress
-import tempfile
-import threading
-from typing import Any
 
 import pytest
 
 import packer
 from rig import Rig, only
-from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.device import Device, PeerPlane
 from softmrc.engine import Endpoint, RefusedPacket
@@ -21,7 +16,6 @@ from udp.loopback import connect, eventually
 
 S = 1_000_000
 CYCLES = 10_000
-GROUPS = 40
 
 
 # spec: peer-life
@@ -142,41 +136,3 @@ def test_a_peer_is_to_be_removed_as_often_as_it_was_added() -> None:
         assert device._native.peer_count == 0
         with pytest.raises(UsageError, match="was removed"):
             device.remove_peer(second)
-
-
-def come_together(devices: list[Device], folder: str, name: str) -> list[Any]:
-    groups: list[Any] = [None] * len(devices)
-
-    def join(rank: int) -> None:
-        store = DirectoryStore(folder)
-        groups[rank] = Group.join(store, rank, len(devices), device=devices[rank], name=name, timeout_s=30)
-
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(len(devices))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return groups
-
-
-def test_groups_that_come_and_go_leave_their_devices_as_they_were() -> None:
-    with tempfile.TemporaryDirectory() as folder, Device() as one, Device() as two:
-        for number in range(GROUPS):
-            groups = come_together([one, two], folder, f"group {number}")
-            works = [group.barrier() for group in groups]
-            for work in works:
-                work.wait(30)
-            for group in groups:
-                group.close()
-        del groups, works, work, group
-        gc.collect()
-        for device in (one, two):
-            assert eventually(lambda device=device: device._native.peer_count == 0)
-            assert device._native.cq_count == 0 and device._native.region_count == 0
-
-
-def test_a_group_that_does_not_come_about_leaves_nothing() -> None:
-    with tempfile.TemporaryDirectory() as folder, Device() as device:
-        with pytest.raises(Exception, match="rank 1 did not join"):
-            Group.join(DirectoryStore(folder), 0, 2, device=device, timeout_s=0.2)
-        assert device._native.cq_count == device._native.region_count == device._native.peer_count == 0
