@@ -180,6 +180,43 @@ def test_a_model_agrees_and_so_do_the_exporters(seed: int) -> None:
         assert parts.aead_open(Cipher.CHACHA20_POLY1305, to_initiator, nonce, b"", send.seal(b"", b"back")) == b"back"
 
 
+class Passive(Model):
+    """Knows the psk, and reads a recorded handshake of which it has neither end's ephemeral key: `guess` is what it has
+    in place of their shared secret."""
+
+    def __init__(self, psk: bytes, prologue: bytes, said: list[bytes], guess: bytes) -> None:
+        super().__init__(psk, prologue, bytes(32))
+        first, second = said
+        for message in (first, second):
+            self.mix_hash(message[:32])
+            self.mix_key(message[:32])
+            if message is second:
+                self.mix_key(guess)
+            nonce = bytes(12)
+            self.payload = parts.aead_open(Cipher.CHACHA20_POLY1305, self.k, nonce, self.h, message[32:])
+            self.mix_hash(message[32:])
+
+
+def test_a_secret_that_leaks_opens_no_recording() -> None:
+    """Forward secrecy: the first message's tag can be checked with the secret, and nothing after that opens without an
+    ephemeral key, which both ends forget."""
+    draw = random.Random(1)
+    psk, prologue, ephemeral = draw.randbytes(32), b"prologue", draw.randbytes(32)
+    model, responder = Model(psk, prologue, ephemeral), end("NNpsk0", False, prologue, psk)
+    first = model.write(b"")
+    assert responder.read(first) == b""
+    second = responder.write(b"")
+    recorded = responder.take_session()[0].seal(b"", b"an offer")
+    shared = parts.x25519(ephemeral, second[:32])
+    publics = [first[:32], second[:32]]
+    guesses = [bytes(32), psk, *publics, *(parts.x25519(psk, public) for public in publics)]
+    for guess in [shared, *guesses]:
+        thief = Passive(psk, prologue, [first, second], guess)
+        _, to_initiator, _ = hkdf(thief.ck, b"", 3)
+        found = parts.aead_open(Cipher.CHACHA20_POLY1305, to_initiator, bytes(12), b"", recorded)
+        assert (thief.payload, found) == ((b"", b"an offer") if guess is shared else (None, None))
+
+
 # Another implementation.
 
 

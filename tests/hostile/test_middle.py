@@ -245,6 +245,22 @@ def test_a_recorded_hello_is_not_answered_with_an_offer(kind: str) -> None:
     assert not listener.is_authenticated and listener.exporter is None
 
 
+def test_a_guess_of_the_secret_can_be_tried_on_a_recorded_hello() -> None:
+    """Without asking anybody: so a secret is to be long and random."""
+    recorded = Meeting(credentials("secret")).said[0][1]
+
+    def is_right(guess: bytes) -> bool:
+        listener = parts.Handshake(False, Credentials.of_secret(guess))
+        try:
+            listener.on_bytes(recorded)
+        except HandshakeError:
+            return False
+        return True
+
+    guesses = [b"password", b"both know", b"both know it", b"both know it!"]
+    assert [guess for guess in guesses if is_right(guess)] == [b"both know it"]
+
+
 @pytest.mark.parametrize("kind", AUTHENTICATED)
 def test_what_an_end_has_said_comes_back_to_it(kind: str) -> None:
     connector = parts.Handshake(True, credentials(kind)[CONNECTOR])
