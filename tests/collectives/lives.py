@@ -10,7 +10,6 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +42,6 @@ class Life:
     said: list[str] = field(default_factory=list)  # by those who are ready with it
     error: BaseException | None = None
     wakes: float = 0.0
-    wants: Callable[[], bool] = field(default=lambda: False)
     turn: Any = field(default_factory=lambda: threading.Semaphore(0))
     is_doomed: bool = False
     has_ended: bool = False
@@ -62,7 +60,6 @@ class World:
         self.now = 0.0
         self.held: dict[str, bytes] = {}
         self.takes_several = self.random.random() < 0.5
-        self.tells_for_certain = self.random.random() < 0.5
         self.lives: list[Life] = []
         self._alive: list[Life] = []
         self._turn = threading.Semaphore(0)
@@ -80,7 +77,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store_rendezvous, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._pause))
             while self._alive:
-                when = [(self.now if life.wants() else life.wakes, self.random.random()) for life in self._alive]
+                when = [(life.wakes, self.random.random()) for life in self._alive]
                 life = self._alive[when.index(min(when))]
                 self.now = max(self.now, min(when)[0])
                 self._now_lives = life
@@ -130,30 +127,21 @@ class World:
         most = self.random.choices((QUICK_S, SLOW_S, LONG_S), (85, 10, 5))[0]
         self._pause(self.random.uniform(0, most))
 
-    def _pause(self, seconds: float, wants: Callable[[], bool] = lambda: False) -> None:
+    def _pause(self, seconds: float) -> None:
         life = self._now_lives
         assert life is not None
-        life.wakes, life.wants = self.now + seconds, wants
+        life.wakes = self.now + seconds
         self._turn.release()
         life.turn.acquire()
         if life.is_doomed:
             raise Crash
 
-    def wait(self, keys: list[str], seconds: float) -> bool:
-        """Until all are set, or not."""
-        self._pause(seconds, lambda: all(key in self.held for key in keys))
-        return all(key in self.held for key in keys)
-
 
 class Steps:
-    """The store, as one life sees it. It may be one that tells for certain what is there."""
-
-    timeout = timedelta(seconds=TIMEOUT_S)
+    """The store, as one life sees it."""
 
     def __init__(self, world: World, life: Life) -> None:
         self._world, self._life = world, life
-        if world.tells_for_certain:
-            self.check = self._check
 
     def set(self, key: str, value: bytes) -> None:
         self._world.step()
@@ -165,15 +153,7 @@ class Steps:
         self._world.step()
         return self._world.held[key]
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        asked = self._world.now
-        self._world.step()
-        left_s = asked + timeout.total_seconds() - self._world.now
-        if left_s <= 0 or not self._world.wait(keys, left_s):
-            raise TimeoutError  # also if the store is slow to say that they are there
-        self._world.step()
-
-    def _check(self, keys: list[str]) -> bool:
+    def check(self, keys: list[str]) -> bool:
         self._world.step()
         found = all(key in self._world.held for key in keys)
         self._world.step()
@@ -183,7 +163,7 @@ class Steps:
         return self._world.takes_several
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        self.wait(keys, self.timeout)
+        self._world.step()
         found = [self._world.held[key] for key in keys]
         self._world.step()
         return found

@@ -7,7 +7,6 @@ import json
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,8 +113,8 @@ class Seen:
         self.said[key] = value
         self._store.set(key, value)
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        self._store.wait(keys, timeout)
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
 
     def get(self, key: str) -> bytes:
         found: bytes = self._store.get(key)

@@ -3,20 +3,21 @@
 1. Rank 0 draws a nonce and sets it under a key that all ranks know.
 2. Every other rank reads the nonce and sets its record: a token that it draws, and its text.
 3. Rank 0 waits for all records and sets the list of them.
-4. A rank that finds its own record in the list takes part. One that does not tells rank 0 so (`again`), and waits for
-   another nonce.
-5. Every rank sets a sign when it is ready. Rank 0 alone decides: with all signs it sets the sign for all; where a rank
-   has joined again since the list was made it sets another nonce, and all begin again.
+4. A rank that finds its own record in the list takes part. Any other sets `again` and waits for another nonce.
+5. Every rank sets that it is ready. Rank 0 alone decides: with all of these it sets their list; where a rank has set
+   `again` since, it sets another nonce, and all join again.
 
 All keys but the first contain the nonce. A store may still hold what an earlier run left: `torchrun` restarts its
 workers on the same store, and a program may leave a group and make it again. The list of such a run lacks the tokens
 of today, and rank 0 reads nothing that does not answer its own nonce. No key is ever removed, since rank 0 may be in
 the next run while another rank has yet to read that all are ready in this one (docs/design/collectives.md).
 
-With a secret every record carries a MAC: of its key, which names the group, the nonce and the rank; of the size of the
-group, its scope, and the text. A record without a valid MAC counts as absent. Whoever does not know the secret can
-show a rank another nonce, an old one with its valid list among them, and so keep the group from forming; the rank then
-publishes a record that nobody uses, since nothing is done but by a list that contains the token it has just drawn.
+With a secret every record carries a MAC of its key (which names the group, the nonce and the rank), the size of the
+group, its scope, and the text. A record without a valid MAC counts as absent. Without the secret one can show a rank
+another nonce, also an old one with its valid list, and so keep the group from forming. The rank then publishes a
+record that nobody uses: a rank acts only on a list that contains the token which it has just drawn.
+
+The store is polled with `check`: torch prints a warning for each `wait` that expires.
 """
 
 from __future__ import annotations
@@ -25,44 +26,44 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import re
 import secrets
 import time
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from softmrc.collectives.work import CollectiveError
 from softmrc.errors import ConfigError
 
-LAST_LOOK_S, PATIENT_LOOK_S, LONGEST_LOOK_S = 0.01, 1.0, 10.0
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 0.5  # for a key, before this rank looks whether the others have begun again
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.05  # between two looks at what the store cannot wait for
-EXCUSE_S = 3.0  # how long a rank that cannot join waits for those whom it should tell
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.2  # between two polls; an eighth of the time waited so far
+FIRST_EVENT_S, LONGEST_EVENT_S = 0.1, 0.5  # between two checks whether it is useless to wait any longer
+LINGER_S = 3.0  # how long a rank that cannot join waits for others to read why
 # How long a record without a valid MAC is ignored, since the right rank may replace it; then its rank is refused. A
-# nonce that was there before this rank may be of another run with this store, whose rank 0 takes its time.
+# nonce that was there before this rank may be of another run with this store, whose rank 0 starts later.
 UNPROVED_S, OLDER_UNPROVED_S = 10.0, 120.0
 LONGEST_ENTRY = 1 << 24  # bytes; a list of thousands of ranks has less
-LONGEST_REASON = 300
-NONCE = re.compile(r"(?:proof:[0-9a-f]{64} )?([0-9]{1,9}) ([0-9a-f]{16})")
+LONGEST_REASON = 500
+NONCE = re.compile(r"[0-9]{1,9} ([0-9a-f]{16})")  # version, nonce
 RECORD = re.compile(r"([0-9]{1,9}) ([0-9a-f]{16}) ([+-])(.*)")  # version, token, whether the rank joins, text
-MAC = re.compile("proof:([0-9a-f]{64}) ")  # how a record begins that carries one
+MAC = re.compile("(?:proof:([0-9a-f]{64}) )?")  # how a record begins
 NOTHING, TIMED_OUT = "nothing is under", "timed out: "
+UNAUTHENTICATED = "; rank 0, unauthenticated: "
+NAMES_THE_RANK = re.compile(f"{TIMED_OUT}|rank [0-9]+ (did not get ready|is refused|runs another version)")
 SET_ALIKE = "set SOFTMRC_SECRET alike for all ranks"
-WELL, FAILED = "+", "-"  # whether a rank joins, or only says why it cannot
+JOINS, FAILED = "+", "-"  # a record of a rank that joins, or says why it cannot
 
-
-class UnauthenticatedRecord(ValueError):
-    """A record that was not written by anybody who shares our secret, or our lack of one."""
+T = TypeVar("T")
 
 
 class RendezvousRestarted(Exception):
-    """Rank 0 has begun again with another nonce: join again."""
+    """Rank 0 has set another nonce: join again."""
 
 
 class StoreRendezvous:
-    """One rank's part in the rendezvous of a group. A rank that does not come in time is named in the error."""
+    """One rank's part in the rendezvous of a group. Errors name the rank that is missing or has failed."""
 
-    VERSION = 10  # of all that ranks write to the store
+    VERSION = 11  # of all that ranks write to the store
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class StoreRendezvous:
         shared_secret: bytes | None = None,
         scope: str = "",
     ) -> None:
-        """With a shared secret every record carries a MAC. `scope` is what tells this group from others that have
-        the same secret, names and size: their records are not valid here."""
+        """With a shared secret every record carries a MAC. `scope` distinguishes this group from others with the same
+        secret, names and size: their records are not valid here."""
         if size < 1 or not 0 <= rank < size:
             raise ConfigError("rank", rank, f"0 to {size - 1}")
         self.shared_secret, self._scope = shared_secret, scope
@@ -83,18 +84,17 @@ class StoreRendezvous:
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self.nonce = ""  # of this rendezvous
-        self.records: list[str] = []  # what each rank said, by rank; none: this rank is in no list
-        self.secret = b""  # what all ranks have in common, and nobody knows who cannot read the store
+        self.records: list[str] = []  # the texts of all ranks, by rank; none: this rank is in no list
+        self.secret = b""  # what all ranks have in common, and others only if they can read the store
         self._nonce_key = f"softmrc/{name}/nonce"
         self._is_proved = False  # the nonce, by its MAC
-        self._version = str(self.VERSION)  # of rank 0
         self._written = ("", "")  # the last key that is this rank's alone, and its text
         self._has_list = False  # rank 0: it is set; others: it contains this rank
-        self._is_going = False  # all were ready
+        self._is_ready = False  # as all others are
         self._has_given_up = False
-        self._failure = ""  # which rank cannot join, and why, as the others were told
-        self._stale = ""  # why this rank waits for another nonce
-        self._refusals: dict[int, tuple[float, str]] = {}  # by rank: from when on it is refused, and why
+        self._absence = ""  # why this rank waits for another nonce
+        self._answered_at = 0.0  # when it read the nonce
+        self._invalid: dict[int, tuple[float, str]] = {}  # by rank: from when on it is refused, and why
 
     def start(self) -> None:
         """Rank 0 sets the nonce, which others wait for; `join` does so too, but may come later."""
@@ -105,75 +105,68 @@ class StoreRendezvous:
         self.nonce, self.records, self._has_list = secrets.token_hex(8), [], False
         self._write(self._nonce_key, f"{self.VERSION} {self.nonce}")
 
-    def join(self, text: str, mark: str = WELL) -> list[str]:
+    def join(self, text: str, mark: str = JOINS) -> list[str]:
         """The texts of all ranks, by rank, each written in this rendezvous."""
         while not self.records:
             record = f"{self.VERSION} {secrets.token_hex(8)} {mark}{text}"
-            try:
-                found = self._lead(record) if self._rank == 0 else self._follow(record)
-            except RendezvousRestarted:
-                continue
-            if found:
-                self._take(found)
+            with contextlib.suppress(RendezvousRestarted):
+                self._accept(self._lead(record) if self._rank == 0 else self._follow(record))
         return self.records
 
     def _lead(self, record: str) -> list[str]:
         self.start()
         found = [record, *self._await_all("record")]
         for rank, one in enumerate(found):
-            self._check_version(rank, one.partition(" ")[0], self.key("record", rank))
+            if (version := one.partition(" ")[0]) != str(self.VERSION):
+                raise CollectiveError(
+                    f"rank {rank} runs another version of SoftMRC (its records are of version {version}, those of"
+                    f" rank 0 of version {self.VERSION}): install the same for all ranks ({self.key('record', rank)})"
+                )
         self._set(self._all_key("record"), json.dumps(["", *found]))
         self._has_list = True
         return found
 
-    def _check_version(self, rank: int, version: str, key: str) -> None:
-        if version != str(self.VERSION):
-            raise CollectiveError(
-                f"rank {rank} runs another version of SoftMRC (its records are of version {version}, those of rank"
-                f" {self._rank} of version {self.VERSION}): install the same for all ranks ({key})"
-            )
-
     def _follow(self, record: str) -> list[str]:
-        """Nothing where the list of this nonce lacks this rank."""
+        """Raises RendezvousRestarted where the list of this nonce lacks this rank."""
         self._find_nonce()
         self._write(self.key("record", self._rank), record)
-        failure, *found = _strings(self._await([self._all_key("record")], "record")[0]) or [""]
-        own = found[self._rank] if self._rank < len(found) else ""
-        if own.split(" ")[1:2] != record.split(" ")[1:2]:
-            self._stale = f"{self._all_key('record')} does not list this process as rank {self._rank}"
-            self._stale += f": {failure[: 2 * LONGEST_REASON]}" if failure else "; it may be of an earlier run"
-            self._set(self._shared("again"), WELL)
-            return []
+        list_key = self._all_key("record")
+        failure, *found = _strings(self._await([list_key], "record")[0]) or [""]
+        if not self._is_in(found):
+            self._absence = f"{list_key} does not list this process as rank {self._rank}"
+            self._absence += f": {_printable(failure)}" if failure else "; it may be of an earlier run"
+            self._set(self._shared("again"), JOINS)
+            raise RendezvousRestarted
         self._has_list = True
-        if own != record:
+        if found[self._rank] != record:
             raise CollectiveError(self._not_ours(self.key("record", self._rank)))
         if failure:
-            self._failure = failure[: 2 * LONGEST_REASON]
-            raise CollectiveError(self._failure)
-        self._check_version(0, self._version, self._nonce_key)
+            raise CollectiveError(_printable(failure))
         if len(found) != self._size:
-            raise CollectiveError(
-                f"rank 0 has size {len(found)}, and not {self._size}; set them alike ({self._all_key('record')})"
-            )
+            raise CollectiveError(f"rank 0 has size {len(found)}, and not {self._size}; set them alike ({list_key})")
         return found
 
-    def _take(self, found: list[str]) -> None:
+    def _is_in(self, found: list[str]) -> bool:
+        """Whether this list has the token that this rank wrote last."""
+        own = found[self._rank] if self._rank < len(found) else ""
+        return own.split(" ")[1:2] == self._written[1].split(" ")[1:2]
+
+    def _accept(self, found: list[str]) -> None:
         texts = []
         for rank, one in enumerate(found):
             fields = RECORD.fullmatch(one)
             if fields is None:
                 raise CollectiveError(f"rank {rank}: {self.key('record', rank)} holds no record")
             if fields[3] == FAILED:
-                self._failure = f"rank {rank} did not get ready: {fields[4][:LONGEST_REASON]}"
-                raise CollectiveError(self._failure)
+                raise CollectiveError(_failure(rank, fields[4]))
             texts.append(fields[4])
         self.records = texts
         self.secret = hashlib.sha256("\n".join([self.nonce, *found]).encode()).digest()
-        if self.shared_secret is not None:  # then who can read the store does not know it either
+        if self.shared_secret is not None:  # then reading the store is not enough to know it
             self.secret = hmac.digest(self.shared_secret, b"softmrc group\0" + self.secret, hashlib.sha256)
 
     def exchange(self, what: str, text: str) -> list[str]:
-        """After `join`: what each rank says under this name, by rank."""
+        """After `join`: what each rank writes under this name, by rank."""
         if self._rank == 0:
             found = [text, *self._await_all(what)]
             self._set(self._all_key(what), json.dumps(found))
@@ -185,188 +178,178 @@ class StoreRendezvous:
         return found
 
     def be_ready(self) -> None:
-        """Until rank 0 has said that all ranks are."""
-        if self._rank == 0:
-            self._await_all("ready")
-            self._set(self._all_key("ready"), WELL)
-        else:
-            self._write(self.key("ready", self._rank), WELL)
-            self._await([self._all_key("ready")], "ready")
-        self._is_going = True
+        """Until all ranks are."""
+        self.exchange("ready", JOINS)
+        self._is_ready = True
 
-    def give_up(self, why: str, linger_s: float = EXCUSE_S) -> None:
-        """Tell those who wait for this rank, once. Rank 0 tells those who have come, or come within so long."""
+    def give_up(self, why: str, linger_s: float = LINGER_S) -> None:
+        """Write why, once, for those that wait for this rank. Rank 0 first waits for those that are about to join, and
+        then until they have read it: the store may end with its process. Each takes so long at most."""
         if not self.nonce or self._has_given_up:
             return
         self._has_given_up = True
-        about = "" if why.startswith(TIMED_OUT) else f"rank {self._rank} did not get ready: "  # that names others
-        self._failure = self._failure or f"{about}{_words(why)}"
-        if self._rank == 0 and not self._has_list:
+        failure = _failure(self._rank, why)
+        if self._rank or self._has_list:
+            if not self._read(self._shared("failed"))[0]:
+                self._set(self._shared("failed"), failure)
+        else:
             keys = self._keys_of_others("record")
-            if (left_s := min(linger_s, self._until - time.monotonic())) > 0:
-                self._refused(keys, left_s)
-            self._set(self._all_key("record"), json.dumps([self._failure, "", *(self._read(key)[0] for key in keys)]))
-        elif not self._read(self._shared("failed"))[0]:
-            self._set(self._shared("failed"), self._failure)
+            self._wait_for(keys, min(linger_s, self._until - time.monotonic()))
+            self._set(self._all_key("record"), json.dumps([failure, "", *(self._read(key)[0] for key in keys)]))
+        if self._rank:
+            self._set(self.key("left", self._rank), JOINS)
+        else:
+            there = [rank for rank in range(1, self._size) if self._are_set([self.key("record", rank)])]
+            self._wait_for([self.key("left", rank) for rank in there], linger_s)
 
     def excuse(self, error: BaseException) -> None:
-        """Tell the others that this rank will not come, and why. They may be about to come: one that has written
-        nothing yet does so for that, and waits a little."""
+        """Write that this rank will not join, and why. The others may be about to join, so that one which has written
+        nothing yet waits for them a little."""
         why, is_error = str(error) or type(error).__name__, isinstance(error, Exception)
         if is_error and not self._written[0]:
-            self._until = min(self._until, time.monotonic() + EXCUSE_S)
+            self._until = min(self._until, time.monotonic() + LINGER_S)
             self.start()
             if self._rank:
                 with contextlib.suppress(CollectiveError):
-                    self.join(_words(why), FAILED)
-        self.give_up(why, EXCUSE_S if is_error else 0.0)
+                    self.join(_printable(why), FAILED)
+        self.give_up(why, LINGER_S if is_error else 0.0)
 
     # What others wrote -------------------------------------------------------------------------------------------
 
     def _find_nonce(self) -> None:
         """One that this rank has not answered. One without a valid MAC is answered too, so that rank 0 can say that
-        only one side has the secret; nothing is believed for that."""
-        start = time.monotonic()
+        only one side has the secret; nothing else depends on it."""
+        start, is_first = time.monotonic(), self.nonce == ""
         while True:
-            if self._is_there([self._nonce_key], LONGEST_LOOK_S):
-                nonce, why = self._read_nonce()
-                if nonce not in ("", self.nonce):
-                    break
-                self._stale = self._stale or f"{self._nonce_key} holds {why}"
-                self._pause(start)
-            self._check_refusals()
+            nonce, fault = self._read_nonce()
+            if nonce not in ("", self.nonce):
+                break
+            self._check_invalid()
             if time.monotonic() >= self._until:
-                raise self._timed_out("join", {0: self._stale or f"{NOTHING} {self._nonce_key}"})
-        was_there = self.nonce == "" and time.monotonic() < start + FIRST_WAIT_S
-        self.nonce, self._is_proved, self._has_list, self._stale = nonce, not why, False, ""
-        if why:
-            until = time.monotonic() + (OLDER_UNPROVED_S if was_there else UNPROVED_S)
-            fault = f"{self._nonce_key} holds {why}; {SET_ALIKE}"
-            self._refusals[0] = min(until, self._refusals.get(0, (until, ""))[0]), fault
+                raise self._timed_out("join", {0: self._absence or fault or f"{self._nonce_key} holds an old nonce"})
+            self._pause(start)
+        self._answered_at = now = time.monotonic()
+        self.nonce, self._is_proved, self._has_list, self._absence = nonce, not fault, False, ""
+        if fault:
+            patience_s = OLDER_UNPROVED_S if is_first and now < start + FIRST_EVENT_S else UNPROVED_S
+            self._invalid[0] = min(now + patience_s, self._invalid.get(0, (math.inf, ""))[0]), fault
         else:
-            self._refusals.pop(0, None)
+            self._invalid.pop(0, None)
 
     def _read_nonce(self) -> tuple[str, str]:
         """What it is, if anything, and why it does not count."""
-        nonce = ""
-        try:
-            data = self._values([self._nonce_key])[0]
-            if not (found := NONCE.fullmatch(_text(data))):
-                return "", "no nonce"
-            self._version, nonce = found.groups()
-            self._opened(self._nonce_key, data)
-        except ValueError as error:
-            return nonce, str(error)
-        return nonce, ""
+        text, fault = self._read(self._nonce_key)
+        nonce = NONCE.fullmatch(text)
+        return (nonce[1], fault) if nonce else ("", fault or f"{self._nonce_key} holds no nonce")
 
     def _await_all(self, what: str) -> list[str]:
         return self._await(self._keys_of_others(what), what) if self._size > 1 else []
 
     def _await(self, keys: list[str], what: str) -> list[str]:
         """The texts under these keys, as soon as all are there."""
-        start, wait_s = time.monotonic(), FIRST_WAIT_S
+        start = time.monotonic()
+        look_at, error = start + FIRST_EVENT_S, None
         while True:
-            if self._is_there(keys, wait_s):
-                if (found := self._opened_all(keys, what)) is not None:
-                    return found
-                self._pause(start)  # the store does not wait for what is there
-            error, is_late = self._event(), time.monotonic() >= self._until
-            if error is None and not is_late:
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-                continue
-            # What rank 0 has decided with this nonce holds, whatever came after it.
+            now = time.monotonic()
+            if (is_late := now >= self._until) or now >= look_at:
+                error, look_at = self._event(), now + min(max(now - start, FIRST_EVENT_S), LONGEST_EVENT_S)
+            # After that: what rank 0 has decided with this nonce holds, whatever followed.
             is_open = error is None or self._rank > 0
             if is_open and self._are_set(keys) and (found := self._opened_all(keys, what)) is not None:
                 return found
             if isinstance(error, RendezvousRestarted):
                 self.records = []
-                error = None if is_late else error
-                if error and self._rank == 0:
+                if self._rank == 0 and not is_late:
                     self._restart()
-            raise error or self._late(what)
+            if is_late and (not isinstance(error, CollectiveError) or str(error).startswith(TIMED_OUT)):
+                raise self._late(what)
+            if error:
+                raise error
+            self._pause(start)
 
     def _event(self) -> Exception | None:
         """What makes it useless to wait any longer for what others write in this rendezvous."""
-        self._check_refusals()
+        self._check_invalid()
         self._check_written()
-        if (self._rank == 0 or self._has_list) and (why := self._read(self._shared("failed"))[0]):
-            self._failure = why[: 2 * LONGEST_REASON]
-            return CollectiveError(self._failure)
+        if (self._rank == 0 or self._has_list) and (why := self._valid(self._shared("failed"))):
+            return CollectiveError(_printable(why))
         if self._rank == 0:
-            is_over = self._has_list and self._read(self._shared("again"))[0] != ""
+            is_over = self._has_list and self._valid(self._shared("again")) != ""
         else:
-            nonce, why = self._read_nonce()
-            if nonce == self.nonce and not why:
+            nonce, fault = self._read_nonce()
+            if nonce == self.nonce and not fault:
                 self._is_proved = True
-                self._refusals.pop(0, None)
-            is_over = nonce not in ("", self.nonce) and (not why or not self._is_proved)
-        if is_over and self._is_going:
+                self._invalid.pop(0, None)
+            is_over = nonce not in ("", self.nonce) and (not fault or not self._is_proved)
+        if is_over and self._is_ready:
             return CollectiveError("a rank of this group has ended, and joins again")
         return RendezvousRestarted() if is_over else None
 
+    def _check_invalid(self) -> None:
+        for rank, (until, fault) in self._invalid.items():
+            if time.monotonic() >= until:
+                raise CollectiveError(f"rank {rank} is refused: {fault}")
+
     def _check_written(self) -> None:
-        """What this rank wrote last must be there. With a secret whoever replaced it may not know that, and does not
-        count; then it is written again."""
+        """What this rank wrote last must be there. With a secret, a record that replaced it may be of a process that
+        does not have the secret; it does not count, and the right one is written again."""
         key, text = self._written
         found, fault = self._read(key)
         if fault and self.shared_secret is not None:
             self._set(key, text)
-        elif found != text and not fault.startswith(NOTHING):
+        elif (fault or found != text) and not fault.startswith(NOTHING):
             raise CollectiveError(self._not_ours(key))
 
     def _not_ours(self, key: str) -> str:
         return (
             f"{key} does not hold what rank {self._rank} wrote:"
-            f" another process takes itself for rank {self._rank}, or the store is damaged"
+            f" another process is rank {self._rank} too, or the store is damaged"
         )
 
     def _read(self, key: str) -> tuple[str, str]:
-        """The text under a key, and why there is none."""
-        if not self._is_set(key):
-            return "", f"{NOTHING} {key}"
-        try:
-            return self._opened(key, self._values([key])[0]), ""
-        except ValueError as error:
-            return "", _fault(key, error)
+        """The text under a key, and why it does not count."""
+        return self._opened(key, self._values([key])[0]) if self._are_set([key]) else ("", f"{NOTHING} {key}")
+
+    def _valid(self, key: str) -> str:
+        text, fault = self._read(key)
+        return "" if fault else text
 
     def _opened_all(self, keys: list[str], what: str) -> list[str] | None:
         """The texts under keys that are all set; None where one of them does not count."""
-        if what == "ready" and self.shared_secret is None:
-            return [WELL] * len(keys)
-        found, faults = [], {}
-        for rank, (key, data) in enumerate(zip(keys, self._values(keys), strict=True), 1):
-            try:
-                found.append(self._opened(key, data))
-            except ValueError as error:
-                faults[rank] = _fault(key, error)
-        if self._rank == 0 and what == "record":
+        found = [self._opened(key, data) for key, data in zip(keys, self._values(keys), strict=True)]
+        if what == "record" and self._rank == 0:
             until = time.monotonic() + UNPROVED_S
-            self._refusals = {rank: (self._refusals.get(rank, (until, ""))[0], fault) for rank, fault in faults.items()}
-        return None if faults else found
+            faults = {rank: fault for rank, (_, fault) in enumerate(found, 1) if fault}
+            self._invalid = {rank: (self._invalid.get(rank, (until,))[0], fault) for rank, fault in faults.items()}
+        elif what == "record" and found[0][1]:
+            self._hear(found[0][0])
+        return None if any(fault for _, fault in found) else [text for text, _ in found]
 
-    def _opened(self, key: str, data: object) -> str:
-        """The text of a record, if it was written by somebody who knows the secret where there is one."""
-        text = _text(data)
+    def _hear(self, text: str) -> None:
+        """Of a list without a valid MAC, why rank 0 gives up. It answers this process, so that it is of no earlier run;
+        nothing proves that it is of rank 0, whose nonce has no valid MAC either."""
+        failure, *found = _strings(text) or [""]
+        if failure and self._is_in(found) and 0 in self._invalid:
+            until, fault = self._invalid[0]
+            fault = f"{fault.partition(UNAUTHENTICATED)[0]}{UNAUTHENTICATED}{_printable(failure)}"
+            self._invalid[0] = min(until, self._answered_at + UNPROVED_S), fault
+
+    def _opened(self, key: str, data: object) -> tuple[str, str]:
+        """The text of a record without its MAC, and why it does not count."""
+        text, fault = _text(data)
         mac = MAC.match(text)
-        if self.shared_secret is None:
-            if mac:
-                raise UnauthenticatedRecord("a record proved with a secret, which this rank does not have")
-        elif not mac or not hmac.compare_digest(mac[1], self._mac(self.shared_secret, key, text[mac.end() :])):
-            raise UnauthenticatedRecord(
-                f"a record {'proved with another secret' if mac else 'not proved with the secret'}"
-            )
-        else:
-            text = text[mac.end() :]
-        if key.startswith(f"{self._shared('record')}/") and not key.endswith("/all") and not RECORD.fullmatch(text):
-            raise ValueError("no record")
-        return text
+        assert mac is not None, "an empty one is one"
+        text = text[mac.end() :]
+        if not fault and self.shared_secret is None:
+            fault = f"a record proved with a secret, which this rank does not have; {SET_ALIKE}" if mac[1] else ""
+        elif not fault and not hmac.compare_digest(mac[1] or "", self._mac(self.shared_secret or b"", key, text)):
+            fault = f"a record {'proved with another secret' if mac[1] else 'not proved with the secret'}; {SET_ALIKE}"
+        is_record = key.startswith(f"{self._shared('record')}/") and not key.endswith("/all")
+        if not fault and is_record and not RECORD.fullmatch(text):
+            fault = "no record"
+        return text, fault and f"{key} holds {fault}"
 
     # Errors ------------------------------------------------------------------------------------------------------
-
-    def _check_refusals(self) -> None:
-        for rank, (until, fault) in self._refusals.items():
-            if time.monotonic() >= until:
-                raise CollectiveError(f"rank {rank} is refused: {fault}")
 
     def _late(self, what: str) -> CollectiveError:
         """Who has not written this in time. Where all have, rank 0 has not listed it."""
@@ -377,14 +360,9 @@ class StoreRendezvous:
 
     def _timed_out(self, did: str, faults: dict[int, str]) -> CollectiveError:
         names = ", ".join(f"rank {rank}" for rank, fault in faults.items() if fault)
-        said = "; ".join(filter(None, faults.values()))
+        reasons = "; ".join(filter(None, faults.values()))
         return CollectiveError(
-            f"{TIMED_OUT}{names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({said})"
-        )
-
-    def _store_failed(self, keys: list[str], error: Exception) -> CollectiveError:
-        return CollectiveError(
-            f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
+            f"{TIMED_OUT}{names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({reasons})"
         )
 
     # The store ---------------------------------------------------------------------------------------------------
@@ -410,64 +388,46 @@ class StoreRendezvous:
     def _set(self, key: str, text: str) -> None:
         if self.shared_secret is not None:
             text = f"proof:{self._mac(self.shared_secret, key, text)} {text}"
-        self._store.set(key, text.encode())
+        self._ask([key], lambda keys: self._store.set(key, text.encode()))
 
     def _mac(self, shared_secret: bytes, key: str, text: str) -> str:
         about = "\0".join(("softmrc store", f"{key} of {self._size} in {self._scope}", text))
         return hmac.digest(shared_secret, about.encode(), hashlib.sha256).hex()
 
     def _values(self, keys: list[str]) -> list[object]:
-        """Of keys that are set, with one question where the store takes several."""
-        try:
-            if getattr(self._store, "has_extended_api", bool)():
-                return list(self._store.multi_get(keys))
-            return [self._store.get(key) for key in keys]
-        except Exception as error:
-            raise self._store_failed(keys, error) from error
-
-    def _is_there(self, keys: list[str], seconds: float) -> bool:
-        """Whether all are set, or will be so soon."""
-        start, left_s = time.monotonic(), max(self._until - time.monotonic(), LAST_LOOK_S)
-        error = self._refused(keys, min(seconds, left_s))
-        if error and time.monotonic() - start < min(seconds, left_s) / 2:  # that was no timeout
-            raise self._store_failed(keys, error)
-        return error is None
-
-    def _refused(self, keys: list[str], seconds: float) -> Exception | None:
-        """What the store says if these are not all set so soon: every store has its own type for that."""
-        try:
-            self._store.wait(keys, timedelta(seconds=seconds))
-        except Exception as error:
-            return error
-        return None
-
-    def _is_set(self, key: str) -> bool:
-        check = getattr(self._store, "check", None)
-        return self._are_set([key]) if check else self._refused([key], LAST_LOOK_S) is None
+        """Of keys that are set, with one request where the store takes several."""
+        if getattr(self._store, "has_extended_api", bool)():
+            return self._ask(keys, lambda keys: list(self._store.multi_get(keys)))
+        return self._ask(keys, lambda keys: [self._store.get(key) for key in keys])
 
     def _are_set(self, keys: list[str]) -> bool:
-        """For certain: to who does not wait, a store that is slow to answer seems to hold nothing."""
-        start = time.monotonic()
+        return self._ask(keys, lambda keys: bool(self._store.check(keys)))
+
+    def _ask(self, keys: list[str], request: Callable[[list[str]], T]) -> T:
         try:
-            if check := getattr(self._store, "check", None):
-                return bool(check(keys))
+            return request(keys)
         except Exception as error:
-            raise self._store_failed(keys, error) from error
-        refusal = self._refused(keys, PATIENT_LOOK_S)
-        if refusal and time.monotonic() - start < PATIENT_LOOK_S / 2:  # that was no timeout
-            raise self._store_failed(keys, refusal)
-        return refusal is None
+            raise CollectiveError(
+                f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
+            ) from error
+
+    def _wait_for(self, keys: list[str], seconds: float) -> None:
+        """Until all are set, or not."""
+        start = time.monotonic()
+        while keys and not self._are_set(keys) and time.monotonic() < start + seconds:
+            self._pause(start)
 
     def _pause(self, since: float) -> None:
-        waited_s = time.monotonic() - since
-        time.sleep(min(max(waited_s / 10, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
+        now = time.monotonic()
+        time.sleep(max(min((now - since) / 8, LONGEST_PAUSE_S, self._until - now), SHORTEST_PAUSE_S))
 
 
-def _fault(key: str, error: ValueError) -> str:
-    return f"{key} holds {error}" + (f"; {SET_ALIKE}" if isinstance(error, UnauthenticatedRecord) else "")
+def _failure(rank: int, why: str) -> str:
+    """What is written of a rank that failed; it may have read so of another one."""
+    return _printable(why if NAMES_THE_RANK.match(why) else f"rank {rank} did not get ready: {why}")
 
 
-def _words(why: str) -> str:
+def _printable(why: str) -> str:
     return "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
 
 
@@ -480,12 +440,13 @@ def _strings(text: str) -> list[str]:
     return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else []
 
 
-def _text(data: object) -> str:
+def _text(data: object) -> tuple[str, str]:
+    """What it is, or why it is none."""
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise ValueError(f"no bytes but {type(data).__name__}")
+        return "", f"no bytes but {type(data).__name__}"
     if len(data) > LONGEST_ENTRY:
-        raise ValueError(f"{len(data):,} bytes, of at most {LONGEST_ENTRY:,}")
+        return "", f"{len(data):,} bytes, of at most {LONGEST_ENTRY:,}"
     text = bytes(data).decode(errors="replace")
     if "\ufffd" in text or not text.isprintable():
-        raise ValueError(f"{len(data):,} bytes that are no text")
-    return text
+        return "", f"{len(data):,} bytes that are no text"
+    return text, ""
