@@ -3,22 +3,30 @@ fails here may be good news, and a line of that page to change."""
 
 from __future__ import annotations
 
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from liar import LIMIT_S, eventually
+from liar import LIMIT_S, Recorder, eventually
 
+import packer
 from collectives.ranks import ranks, values_of
+from rig import FILL, QPN, RKEY, Rig
 from softmrc import _core
+from softmrc.collectives import CollectiveError, DirectoryStore, Group, store_rendezvous
+from softmrc.collectives.store_rendezvous import StoreRendezvous
 from softmrc.connection import Connection, connect, listen
+from softmrc.engine import QpState
 from softmrc.errors import RemoteError
 from softmrc.wire import Frame, Opcode, Packet, Refused, Route
 
@@ -66,7 +74,67 @@ def test_a_writer_of_the_store_has_a_monitored_barrier_fail() -> None:
         store_barrier(store, "place", 1, 2, LIMIT_S, False)
 
 
+def test_without_a_secret_a_writer_of_the_store_is_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOFTMRC_SECRET", raising=False)
+
+    def live(rank: int) -> float:
+        with Group.join(DirectoryStore(tmp_path), rank, 2, timeout_s=LIMIT_S) as group:
+            values = np.full(10, rank + 1, np.float32)
+            group.all_reduce(values).wait(LIMIT_S)
+            return float(values[0])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(live, range(2))) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("is_same_name", [True, False])
+def test_a_rank_of_another_job_is_put_in_the_place_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same_name: bool
+) -> None:
+    """It has the same secret, size and name of its group, and is shown our nonce in its own store."""
+    monkeypatch.setattr(store_rendezvous, "UNPROVED_S", 0.1)
+    ours, theirs = DirectoryStore(tmp_path / "ours"), DirectoryStore(tmp_path / "theirs")
+    victim = StoreRendezvous(ours, "group", 0, 2, LIMIT_S, SECRET.encode())
+    victim.start()
+    name = "group" if is_same_name else "another"
+    other = StoreRendezvous(theirs, name, 1, 2, 0.2, SECRET.encode())
+    theirs.set(f"softmrc/{name}/nonce", ours.get("softmrc/group/nonce"))
+    with pytest.raises(CollectiveError):
+        other.join("of another job")
+    ours.set(victim.key("record", 1), theirs.get(other.key("record", 1)))
+    if is_same_name:
+        assert victim.join("ours") == ["ours", "of another job"]
+    else:
+        with pytest.raises(CollectiveError, match="rank 1 is refused"):
+            victim.join("ours")
+
+
+# A forger of packets that are not encrypted.
+
+
+def test_a_write_with_a_guessed_packet_number_ends_a_connection() -> None:
+    """Within the window, to a queue pair whose number is known; others are dropped."""
+    rig = Rig(peer_first_psn=1000)
+    for psn in (999, 1000 + (1 << 20)):
+        rig.receive(packer.write(QPN, psn, b"forged", rkey=RKEY + 100, va=rig.va))
+        assert rig.qp.state == QpState.RTS
+    rig.receive(packer.write(QPN, 1000, b"forged", rkey=RKEY + 100, va=rig.va))
+    assert rig.qp.state == QpState.ERROR and (rig.memory == FILL).all()
+
+
 # A peer that knows the secret.
+
+
+@NEEDS_LIBCRYPTO
+def test_a_call_is_led_to_another_listener_that_has_the_same_secret() -> None:
+    """That a key for each end prevents it: test_identity.py."""
+    with listen(memory=bytearray(64), secret=SECRET) as meant, listen(memory=bytearray(64), secret=SECRET) as other:
+        relay = Recorder(other.port)
+        with connect(HOST, relay.port, secret=SECRET) as mine, other.accept(LIMIT_S) as theirs:
+            mine.write(mine.remote[0], 0, b"x", imm=1)
+            assert theirs.recv(LIMIT_S).imm == 1
+        relay.stop()
+        assert meant.refused.count == 0
 
 
 def test_a_rank_changes_the_result() -> None:
@@ -151,12 +219,12 @@ def test_who_takes_over_the_port_of_a_dead_process_is_answered_as_if_it_were_tha
                 assert eventually(lambda: not answers() and victim.device.stats()["refused_unsealed"] > 3)
 
 
-def packets_on_loopback(sock: socket.socket, port: int, until: threading.Event, seen: list[bytes]) -> None:
-    while not until.is_set():
-        with suppress(TimeoutError):
-            raw = sock.recv(1 << 17)
-            if port.to_bytes(2, "big") in raw[34:38]:
-                seen.append(raw)
+def packets_on_loopback(sock: socket.socket, end: bytes) -> Iterator[bytes]:
+    """Up to one that holds `end`."""
+    until = time.monotonic() + LIMIT_S
+    while end not in (raw := sock.recv(1 << 17)):
+        assert time.monotonic() < until
+        yield raw
 
 
 @NEEDS_LIBCRYPTO
@@ -167,20 +235,15 @@ def test_root_reads_packets_on_loopback_where_they_are_not_encrypted(seal: str) 
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     except PermissionError:
         pytest.skip("raw sockets are not allowed here")
-    seen: list[bytes] = []
-    is_over = threading.Event()
-    with sock, connected(seal=seal) as (mine, theirs, _):
+    end = secrets.token_bytes(32)
+    with sock, connected(seal=seal) as (mine, theirs, _), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
         sock.bind(("lo", 0))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        sock.settimeout(0.05)
-        port = theirs.device.ports_of(0)[0][0]
-        thread = threading.Thread(target=packets_on_loopback, args=(sock, port, is_over, seen))
-        thread.start()
-        try:
-            mine.write(mine.remote[0], 0, b"to be read by nobody else", imm=1)
-            assert theirs.recv(LIMIT_S).imm == 1
-            assert eventually(lambda: any(len(raw) > 100 for raw in seen))
-        finally:
-            is_over.set()
-            thread.join(LIMIT_S)
+        sock.settimeout(LIMIT_S)
+        port, rkey = theirs.device.ports_of(0)[0][0], mine.remote[0].rkey
+        mine.write(mine.remote[0], 0, b"to be read by nobody else", imm=1)
+        assert theirs.recv(LIMIT_S).imm == 1
+        last.sendto(end, (HOST, 9))
+        seen = [raw for raw in packets_on_loopback(sock, end) if raw[36:38] == port.to_bytes(2, "big")]
     assert any(b"to be read by nobody else" in raw for raw in seen) is (seal == "auto")
+    assert any(rkey.to_bytes(4, "big") in raw for raw in seen), "headers are not encrypted"
