@@ -150,11 +150,13 @@ void ControlServer::claim(const std::string& folder) {
     const auto address = address_of(path);
     if (!address) throw HostError(path + " is too long for a socket");
     bool is_bound = bind(socket_, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
-    if (!is_bound && errno == EADDRINUSE && !is_answered(path)) {  // of an earlier process with our number
+    bool is_taken = !is_bound && errno == EADDRINUSE;
+    if (is_taken && !is_answered(path)) {  // of an earlier process with our number
       unlink(path.c_str());
       is_bound = bind(socket_, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
+      is_taken = !is_bound && errno == EADDRINUSE;
     }
-    if (!is_bound && errno == EADDRINUSE) continue;
+    if (is_taken) continue;
     if (!is_bound) refuse_with_errno("cannot make " + path);
     path_ = path;
     facts_.number = number;

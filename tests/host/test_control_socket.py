@@ -343,6 +343,22 @@ def test_what_the_dead_left_is_removed_and_the_living_stay(folder: Path) -> None
         assert sorted(path.name for path in folder.iterdir()) == living
 
 
+def test_a_socket_that_accepts_nobody_now_keeps_its_number(folder: Path) -> None:
+    """The queue of those that wait there is full; the next device has another number, and is not refused."""
+    folder.mkdir(mode=0o700)
+    with contextlib.ExitStack() as stack:
+        busy = stack.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(folder / f"{os.getpid()}-0.sock"))
+        busy.listen(0)
+        with pytest.raises(BlockingIOError):
+            for _ in range(100):
+                waits = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waits.setblocking(False)
+                waits.connect(busy.getsockname())
+        with Device(["127.0.0.1"]) as device:
+            assert str(device.control) == str(folder / f"{os.getpid()}-1.sock")
+
+
 def test_a_forked_child_has_none_and_takes_none_away(folder: Path) -> None:
     with Device(PLANES[:1]) as device, Client(device.control) as client:
         client.ask("info")
