@@ -146,12 +146,6 @@ def test_a_crowd_of_strangers_takes_no_descriptors_from_connectors(harness, stra
     harness(11, 1, "crowd", strangers)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("times", [500, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_who_comes_and_goes_leaves_nothing(harness, times: int) -> None:
-    harness(11, 1, "comes_and_goes", times)
-
-
 def test_a_forked_child_keeps_no_listener(harness) -> None:
     harness(11, 1, "outlived")
 

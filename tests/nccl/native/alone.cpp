@@ -176,45 +176,6 @@ void crowd(const std::string& path, int version, const std::vector<int>& numbers
   must(net.finalize(context), "finalize");
 }
 
-// Somebody comes and goes so many times, and somebody who does not know the listener's token: nothing grows.
-void comes_and_goes(const std::string& path, int version, const std::vector<int>& numbers) {
-  Net net = load(path, version);
-  Loop loop(net, begin(net));
-  const auto visit = [&] { close(knock(loop.handle, "")); };
-  const auto fail = [&] {
-    Handle other = loop.handle;
-    other[8] ^= 1;  // of the token
-    void* comm = nullptr;
-    for (const Deadline deadline(20); net.connect(loop.context, other.data(), &comm) == Result::success;) {
-      require(!comm, "who does not know the token is not connected");
-      loop.accept();
-      deadline.check("being refused");
-    }
-  };
-  int descriptors = 0;
-  long kib = 0;
-  for (int i = 0; i < numbers.at(0); ++i) {
-    visit();
-    fail();
-    loop.accept();
-    require(!loop.receive, "nobody comes through");
-    if (i != numbers.at(0) / 5) continue;
-    descriptors = entries("/proc/self/fd");
-    kib = resident_kib();
-  }
-  for (int i = 0; i < 10; ++i) loop.accept();
-  require(entries("/proc/self/fd") <= descriptors + 2, "descriptors do not grow");
-  require(std::getenv("SOFTMRC_SANITIZER") || resident_kib() <= kib + 1024,
-          "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
-  Handle nonsense{};
-  void* comm = nullptr;
-  require(net.connect(loop.context, nonsense.data(), &comm) == Result::system_error && !comm,
-          "a handle that is none is refused");
-  loop.set_up("being connected after all");
-  loop.close();
-  must(net.finalize(loop.context), "finalize");
-}
-
 // A child that lives on has no copy of a listener that is closed, nor of a handshake.
 void outlived(const std::string& path, int version, const std::vector<int>&) {
   Net net = load(path, version);
@@ -255,6 +216,10 @@ void bound(const std::string& path, int version, const std::vector<int>&) {
   };
   require(error_at(INADDR_LOOPBACK + 1) == 0, "it listens where its plane is");
   require(error_at(INADDR_LOOPBACK) == ECONNREFUSED, "and nowhere else");
+  Handle nonsense{};
+  void* comm = nullptr;
+  require(net.connect(loop.context, nonsense.data(), &comm) == Result::system_error && !comm,
+          "a handle that is none is refused");
   loop.set_up("being connected there");
   loop.close();
   must(net.finalize(loop.context), "finalize");
@@ -474,11 +439,9 @@ void held_up(const std::string& path, int version, const std::vector<int>& numbe
 
 }  // namespace
 
-const std::map<std::string, Alone> alone{{"crowd", crowd},      {"comes_and_goes", comes_and_goes},
-                                         {"bound", bound},      {"outlived", outlived},
-                                         {"cycle", cycle},      {"unlike", unlike},
-                                         {"refused", refused},  {"unopened", unopened},
-                                         {"held_up", held_up},  {"short_of", short_of},
+const std::map<std::string, Alone> alone{{"crowd", crowd},       {"bound", bound},     {"outlived", outlived},
+                                         {"cycle", cycle},       {"unlike", unlike},   {"refused", refused},
+                                         {"unopened", unopened}, {"held_up", held_up}, {"short_of", short_of},
                                          {"attacked", attacked}};
 
 }  // namespace harness
