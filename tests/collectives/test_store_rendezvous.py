@@ -249,7 +249,7 @@ def test_a_rank_asks_the_store_as_often_for_any_number_of_ranks(tmp_path: Path, 
 
     leader, *others = each(go, size)
     assert leader[0] >= 4 and min(others)[0] == 5, "to set and to read the nonce, the records and the list"
-    assert leader[1] - leader[0] == min(after - before for before, after in others) == 3
+    assert leader[1] - leader[0] == min(after - before for before, after in others) == 2
 
 
 def test_a_group_can_be_made_again(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ from typing import Any, TypeVar
 from softmrc.collectives.work import CollectiveError
 from softmrc.errors import ConfigError
 
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.2  # between two polls; an eighth of the time waited so far
+# Between two polls an eighth of the time waited so far. More ranks take longer to come, and keep the store busier.
+SHORTEST_PAUSE_S, PAUSE_PER_RANK_S, LONGEST_PAUSE_S = 1e-5, 2e-5, 0.2
 FIRST_EVENT_S, LONGEST_EVENT_S = 0.1, 0.5  # between two checks whether it is useless to wait any longer
 LINGER_S = 3.0  # how long a rank that cannot join waits for others to read why
 # How long a record without a valid MAC is ignored, since the right rank may replace it; then its rank is refused. A
@@ -179,7 +180,12 @@ class StoreRendezvous:
 
     def be_ready(self) -> None:
         """Until all ranks are."""
-        self.exchange("ready", JOINS)
+        if self._rank == 0:
+            self._await_all("ready")
+            self._set(self._all_key("ready"), JOINS)
+        else:
+            self._write(self.key("ready", self._rank), JOINS)
+            self._await([self._all_key("ready")], "ready")
         self._is_ready = True
 
     def give_up(self, why: str, linger_s: float = LINGER_S) -> None:
@@ -316,6 +322,8 @@ class StoreRendezvous:
 
     def _opened_all(self, keys: list[str], what: str) -> list[str] | None:
         """The texts under keys that are all set; None where one of them does not count."""
+        if what == "ready" and self.shared_secret is None:  # one request less: that they are set says all
+            return [JOINS] * len(keys)
         found = [self._opened(key, data) for key, data in zip(keys, self._values(keys), strict=True)]
         if what == "record" and self._rank == 0:
             until = time.monotonic() + UNPROVED_S
@@ -419,7 +427,8 @@ class StoreRendezvous:
 
     def _pause(self, since: float) -> None:
         now = time.monotonic()
-        time.sleep(max(min((now - since) / 8, LONGEST_PAUSE_S, self._until - now), SHORTEST_PAUSE_S))
+        pause_s = max((now - since) / 8, min(PAUSE_PER_RANK_S * self._size, 0.001))
+        time.sleep(max(min(pause_s, LONGEST_PAUSE_S, self._until - now), SHORTEST_PAUSE_S))
 
 
 def _failure(rank: int, why: str) -> str:
