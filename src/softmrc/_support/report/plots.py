@@ -9,13 +9,14 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 WIDTH, HEIGHT = 860, 280
+NARROW = 350  # what a page has inside its cards on a telephone 400 pixels wide
 LEFT, RIGHT, TOP, BOTTOM = 74, 30, 14, 42
 NAME_ROW = 14  # of what was broken, above the plot
 NAME_ROWS = 3
@@ -34,7 +35,9 @@ svg.plot text{fill:var(--soft)} svg.plot .name{fill:var(--ink)} svg.plot .grid{s
 svg.plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round} svg.plot .fault{fill:var(--fault)}
 svg.plot .fault-edge{stroke:var(--fault-ink);stroke-width:1;stroke-dasharray:3 3}
 svg.plot .fault-name{fill:var(--fault-ink)}
-@media(max-width:700px){svg.plot.wide{min-width:640px}}
+svg.plot .spread{opacity:.22}
+.at-narrow{display:none}
+@media(max-width:700px){svg.plot.wide{min-width:640px}.at-wide{display:none}.at-narrow{display:block}}
 """
 
 
@@ -44,6 +47,7 @@ class Series:
     x: np.ndarray
     y: np.ndarray
     color: str = ""
+    spread: tuple[np.ndarray, np.ndarray] | None = None  # an area around the line: its lower and its upper edge
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,12 @@ class _Axes:
     """Where a number lies on the picture."""
 
     def __init__(
-        self, x: tuple[float, float], y: tuple[float, float], width: int, height: int, log_x: bool = False
-    ) -> None:
-        self.log_x = log_x
+        self, x: tuple[float, float], y: tuple[float, float], width: int, height: int, log_x: bool = False,
+        log_y: bool = False,
+    ) -> None:  # fmt: skip
+        self.log_x, self.log_y = log_x, log_y
         self.x0, self.x1 = (math.log10(x[0]), math.log10(x[1])) if log_x else x
-        self.y0, self.y1 = y
+        self.y0, self.y1 = (math.log10(y[0]), math.log10(y[1])) if log_y else y
         self.width, self.height = width, height
         self.inner = width - LEFT - RIGHT
         self.depth = height - TOP - BOTTOM
@@ -95,15 +100,16 @@ class _Axes:
         return LEFT + (value - self.x0) / ((self.x1 - self.x0) or 1) * self.inner
 
     def at_y(self, value: Any) -> Any:
-        return TOP + (self.y1 - np.asarray(value, dtype=float)) / ((self.y1 - self.y0) or 1) * self.depth
+        value = np.log10(np.maximum(value, 1e-12)) if self.log_y else np.asarray(value, dtype=float)
+        return TOP + (self.y1 - value) / ((self.y1 - self.y0) or 1) * self.depth
 
     def frame(self, x_label: str, y_label: str, whole_x: bool = False) -> str:
         parts = []
-        for value in ticks(self.y0, self.y1):
+        for value in _log_ticks(self.y0, self.y1) if self.log_y else ticks(self.y0, self.y1):
             y = float(self.at_y(value))
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>')
-        marks = self._log_ticks() if self.log_x else ticks(self.x0, self.x1, 7)
+        marks = _log_ticks(self.x0, self.x1) if self.log_x else ticks(self.x0, self.x1, 7)
         for value in [one for one in marks if not whole_x or float(one).is_integer()]:
             x = float(self.at_x(value))
             parts.append(
@@ -117,9 +123,15 @@ class _Axes:
         parts.append(f'<text {spot} text-anchor="middle">{html.escape(y_label)}</text>')
         return "".join(parts)
 
-    def _log_ticks(self) -> list[float]:
-        found = [m * 10.0**e for e in range(math.floor(self.x0), math.ceil(self.x1) + 1) for m in (1, 2, 5)]
-        return [value for value in found if self.x0 - 1e-9 <= math.log10(value) <= self.x1 + 1e-9]
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    found = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
+    return [value for value in found if low - 1e-9 <= math.log10(value) <= high + 1e-9]
+
+
+def at_both_widths(draw: Callable[[int], str]) -> str:
+    """A plot drawn twice: as wide as a page, and as narrow as a telephone; the style shows one of them."""
+    return f'<div class="at-wide">{draw(WIDTH)}</div><div class="at-narrow">{draw(NARROW)}</div>'
 
 
 def _open(width: int, height: int, extra: str = "") -> str:
@@ -209,24 +221,32 @@ def _legend(names: Sequence[str], colors: Sequence[str], width: int) -> tuple[st
 
 def line_chart(
     series: Sequence[Series], x_label: str, y_label: str, bands: Sequence[Band] = (), *,
-    y_max: float | None = None, log_x: bool = False, whole_x: bool = False, height: int = HEIGHT, width: int = WIDTH,
+    y_max: float | None = None, log_x: bool = False, log_y: bool = False, whole_x: bool = False, height: int = HEIGHT,
+    width: int = WIDTH,
 ) -> str:  # fmt: skip
-    """Lines over a common x axis, from zero, with what was broken behind them."""
+    """Lines over a common x axis, from zero (`log_y`: from their least value), with what was broken behind them."""
     series = [one for one in series if len(one.x)]
     if not series:
         return ""
     low = min(float(one.x.min()) for one in series)
     high = max(float(one.x.max()) for one in series)
-    known = [one.y[np.isfinite(one.y)] for one in series]
+    drawn = [edge for one in series for edge in (one.y, *(one.spread or ()))]
+    known = [y[np.isfinite(y)] for y in drawn]
     top = y_max or max((float(y.max()) for y in known if len(y)), default=0.0) * 1.06 or 1.0
-    axes = _Axes((max(low, 1e-9) if log_x else low, high), (0.0, top), width, height, log_x)
+    base = min((float(y.min()) for y in known if len(y)), default=0.1) if log_y else 0.0
+    axes = _Axes((max(low, 1e-9) if log_x else low, high), (base, top), width, height, log_x, log_y)
     inks = [one.color or color(i) for i, one in enumerate(series)]
     legend, room = _legend([one.name for one in series], inks, width)
     shades, names = _bands(axes, bands, x_label)
     room += names
-    body = axes.frame(x_label + (", logarithmic" if log_x else ""), y_label, whole_x) + shades
+    labels = [label + (", logarithmic" if is_log else "") for label, is_log in ((x_label, log_x), (y_label, log_y))]
+    body = axes.frame(labels[0], labels[1], whole_x) + shades
     data = []
     for one, ink in zip(series, inks, strict=True):
+        if one.spread is not None:
+            lower, upper = one.spread
+            outline = _path(axes, np.concatenate([one.x, one.x[::-1]]), np.concatenate([upper, lower[::-1]]))
+            body += f'<path class="spread" style="fill:{ink}" d="{outline}Z"/>'
         x, y = _thin(one.x, one.y)
         body += f'<path class="line" style="stroke:{ink}" d="{_path(axes, x, y)}"/>'
         heights = [None if not math.isfinite(value) else round(value, 4) for value in y.tolist()]
@@ -266,14 +286,15 @@ def cdf_chart(series: Sequence[Series], x_label: str) -> str:
 
 
 def stacked_chart(
-    x: np.ndarray, parts: Sequence[tuple[str, np.ndarray, str]], x_label: str, y_label: str, bands: Sequence[Band] = ()
-) -> str:
+    x: np.ndarray, parts: Sequence[tuple[str, np.ndarray, str]], x_label: str, y_label: str, bands: Sequence[Band] = (),
+    *, width: int = WIDTH,
+) -> str:  # fmt: skip
     """Layers that add up."""
     if not len(x):
         return ""
     total = np.sum([part for _, part, _ in parts], axis=0)
-    axes = _Axes((float(x.min()), float(x.max())), (0.0, float(total.max()) or 1.0), WIDTH, HEIGHT)
-    legend, room = _legend([name for name, _, _ in parts], [ink for _, _, ink in parts], WIDTH)
+    axes = _Axes((float(x.min()), float(x.max())), (0.0, float(total.max()) or 1.0), width, HEIGHT)
+    legend, room = _legend([name for name, _, _ in parts], [ink for _, _, ink in parts], width)
     body = ""
     below = np.zeros(len(x))
     for _, part, ink in parts:
@@ -284,7 +305,7 @@ def stacked_chart(
     edges, names = _bands(axes, bands, x_label, is_shaded=False)
     body += axes.frame(x_label, y_label) + edges
     room += names
-    return _open(WIDTH, HEIGHT + room) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
+    return _open(width, HEIGHT + room) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
 
 
 def bar_chart(
