@@ -33,6 +33,7 @@ PACKAGES = {
     "readelf": "binutils",
     "tc": "iproute2",
     "tshark": "tshark",
+    "setpriv": "util-linux",
     "unshare": "util-linux",
     "vtysh": "frr",
 }

@@ -139,7 +139,8 @@ def no_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with suppress(ImportError):
         monkeypatch.setattr("uvicorn.Server.run", refuse)
     monkeypatch.setattr(ctl, "_again", lambda watch, show: show())
-    monkeypatch.setattr(demo, "DemoRanks", refuse)
+    monkeypatch.setattr(demo, "planes_or_loopback", refuse)
+    monkeypatch.setattr(demo, "LabFabric", refuse)
     monkeypatch.setattr(demo, "show_gpu", refuse)
     monkeypatch.chdir(tmp_path)
 

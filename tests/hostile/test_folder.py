@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softmrc._support.subprocesses import python_command
-from softmrc.demo.ranks import DemoRanks
+from softmrc.demo.ranks import DemoRanks, RankPlace
 from softmrc_bench.allreduce import _gloos, _ours
 from softmrc_bench.flood import flood
 from softmrc_bench.handshake_flood import handshakes
@@ -82,7 +82,7 @@ def gloo_ranks(store: Path) -> None:
 
 def demo_ranks(_: Path) -> None:
     pytest.importorskip("torch")
-    with DemoRanks(1, {}) as ranks:
+    with DemoRanks([RankPlace({})], {}) as ranks:
         ranks._workers[0].process.stdin.close()  # type: ignore[union-attr]
         ranks._workers[0].process.wait(60)
 

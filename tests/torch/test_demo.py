@@ -7,18 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import needs
-from softmrc.demo.script import FLAP_S, Director, ScriptedFault
+from softmrc.demo import namespaces
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from softmrc.__main__ import main; main()", "demo"]
+WHY_NOT = namespaces.why_not() and namespaces.why_not(in_user_namespace=True)
 
 
 def marked(mark: str) -> list[int]:
@@ -42,31 +43,98 @@ def gone(mark: str) -> bool:
     return True
 
 
-def test_the_demo(tmp_path: Path) -> None:
-    mark = f"run-{os.getpid()}"
+def run(tmp_path: Path, *arguments: str, prefix: Sequence[str] = ()) -> tuple[subprocess.CompletedProcess[str], str]:
+    """A short demo; what it said, and its page."""
+    mark = f"run-{os.getpid()}-{len(arguments)}-{len(prefix)}"
     done = subprocess.run(
-        [*COMMAND, "--steps", "24", "--output", str(tmp_path / "page.html")],
-        capture_output=True, text=True, timeout=240, env={**os.environ, "DEMO_MARK": mark, "COLUMNS": "120"},
+        [*prefix, *COMMAND, *arguments, "--steps", "24", "--output", str(tmp_path / "page.html")],
+        capture_output=True, text=True, timeout=400, env={**os.environ, "DEMO_MARK": mark, "COLUMNS": "200"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Weights bit-identical" in done.stdout and "plane 2 black-holed" in done.stdout
+    assert "MRC: 0 failed steps" in done.stdout and "identical weights" in done.stdout
     assert "\x1b" not in done.stdout, "no terminal, no escape sequences"
-    page = (tmp_path / "page.html").read_text()
-    for words in ("Step time", "Goodput by plane", "Paths", "bit-identical", "Gloo, undisturbed"):
-        assert words in page
-    assert "plane 3 flapping at rank 3" in page and page.count("<svg") == 4
     assert gone(mark)
+    return done, (tmp_path / "page.html").read_text()
 
 
+def test_the_demo_on_loopback(tmp_path: Path) -> None:
+    done, page = run(tmp_path, "--loopback")
+    assert "plane 2 silent" in done.stdout and "TCP, with faults" not in done.stdout
+    assert "only MRC meets faults" in done.stdout and "only SoftMRC can inject faults" in page
+
+
+def is_of_namespaces(done: subprocess.CompletedProcess[str], page: str) -> None:
+    assert "TCP, with faults" in done.stdout and "TCP: 0 failed steps" in done.stdout
+    assert "planes 0 and 1 silent" in page and "The first 200 ms of plane 2 silent: TCP" in page
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(bool(WHY_NOT), reason=f"needs network namespaces: {WHY_NOT}")
+def test_the_demo_without_iproute2(tmp_path: Path) -> None:
+    """The default form talks to the kernel itself."""
+    is_of_namespaces(*run(tmp_path, prefix=["env", f"PATH={tmp_path}"]))
+
+
+ORDINARY = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"] if os.geteuid() == 0 else []
+NO_MORE = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --inh-caps=-all --bounding-set=-all "$@"'
+
+
+@pytest.mark.lab
+@needs.tools("setpriv")
+def test_the_demo_of_an_ordinary_user(tmp_path: Path) -> None:
+    if namespaces.why_not(in_user_namespace=True):
+        pytest.skip("needs unprivileged user namespaces")
+    if subprocess.run([*ORDINARY, sys.executable, "-c", "import softmrc"], capture_output=True, cwd="/").returncode:
+        pytest.skip("needs an interpreter and packages that every user may read")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o777)
+    is_of_namespaces(*run(tmp_path, prefix=ORDINARY))
+
+
+@needs.in_namespaces
+@needs.tools("setpriv", "unshare")
+def test_the_demo_of_an_ordinary_user_without_user_namespaces(tmp_path: Path) -> None:
+    done, page = run(tmp_path, prefix=["unshare", "-Ur", "sh", "-c", NO_MORE, "sh"])
+    assert "Without network namespaces" in done.stdout.splitlines()[0] and "MRC injects" not in page
+
+
+@pytest.mark.parametrize("form", [[], ["--loopback"]], ids=["default", "loopback"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("start", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "where both are ignored"])
-def test_a_signal_leaves_nothing_running(tmp_path: Path, start: signal.Handlers, how: signal.Signals) -> None:
+def test_a_signal_leaves_nothing_running(
+    tmp_path: Path, start: signal.Handlers, how: signal.Signals, form: list[str]
+) -> None:
     """Also from a background shell, under nohup, and wherever else a process is born deaf to it."""
-    mark = f"stop-{os.getpid()}-{start.name}-{how.name}"
+    demo, mark = started(tmp_path, form, start)
+    demo.send_signal(how)
+    rest, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 128 + how and "nothing is left running" in rest, rest
+    assert gone(mark) and not list(tmp_path.glob("temporary/softmrc-*"))
+
+
+def test_a_rank_that_is_killed_ends_the_demo(tmp_path: Path) -> None:
+    demo, mark = started(tmp_path, [], signal.SIG_DFL)
+    others = [pid for pid in marked(mark) if pid != demo.pid]
+    os.kill(others[0], signal.SIGKILL)
+    rest, _ = demo.communicate(timeout=90)
+    assert demo.returncode == 1 and "ended early" in rest.splitlines()[-1], rest
+    assert gone(mark) and not list(tmp_path.glob("temporary/softmrc-*"))
+
+
+def test_a_demo_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
+    demo, mark = started(tmp_path, [], signal.SIG_DFL)
+    demo.kill()
+    demo.communicate(timeout=60)
+    assert gone(mark), "their input ended"
+
+
+def started(tmp_path: Path, form: list[str], start: signal.Handlers) -> tuple[subprocess.Popen[str], str]:
+    """A demo that trains, and the mark of its processes."""
+    mark = f"stop-{os.getpid()}-{tmp_path.name}"
     folder = tmp_path / "temporary"
     folder.mkdir()
     demo = subprocess.Popen(
-        [*COMMAND, "--output", str(tmp_path / "page.html")], cwd=tmp_path, stdout=subprocess.PIPE,
+        [*COMMAND, *form, "--output", str(tmp_path / "page.html")], cwd=tmp_path, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "DEMO_MARK": mark, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)},
         preexec_fn=lambda: [signal.signal(one, start) for one in (signal.SIGINT, signal.SIGTERM)],
@@ -76,45 +144,13 @@ def test_a_signal_leaves_nothing_running(tmp_path: Path, start: signal.Handlers,
         if "step  40" in line:
             break
     assert len(marked(mark)) >= 5
-    demo.send_signal(how)
-    rest, _ = demo.communicate(timeout=60)
-    assert demo.returncode == 128 + how and "nothing is left running" in rest, rest
-    assert gone(mark) and not list(folder.glob("softmrc-*"))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may run it")
-def test_the_demo_in_a_lab_needs_root() -> None:
-    done = subprocess.run([*COMMAND, "--lab"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "root" in done.stderr
+    return demo, mark
 
 
 @needs.lab
 def test_the_demo_in_a_lab(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    done = subprocess.run(
-        [*COMMAND, "--lab", "--steps", "12", "--output", str(page)],
-        capture_output=True, text=True, timeout=240, env={**os.environ, "COLUMNS": "120"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Weights bit-identical" in done.stdout and "spine 0 of plane 0 reboots" in done.stdout
-    assert "Gloo, with faults" in page.read_text()
-
-
-def test_the_director() -> None:
-    orders: list[Any] = []
-    hole = ScriptedFault("hole", 2, 4, plane=1, faults={"black_hole": True})
-    flap = ScriptedFault("flap", 3, 6, plane=0, rank=2, flaps=True)
-    director = Director((hole, flap), 2, lambda rank, what: orders.append((rank, what)))
-    assert director.at_step(1, 0.0) == [] and not orders
-    assert director.at_step(2, 1.0) == [(hole, True)]
-    assert orders.pop() == (None, {"do": "faults", "plane": 1, "faults": {"black_hole": True}})
-    assert director.at_step(3, 2.0) == [(flap, True)] and orders.pop() == (2, {"do": "port", "plane": 0, "up": False})
-    director.tick(2.0 + FLAP_S)
-    assert orders.pop() == (2, {"do": "port", "plane": 0, "up": True})
-    assert director.at_step(4, 3.0) == [(hole, False)]
-    assert orders.pop() == (None, {"do": "faults", "plane": 1, "faults": {}})
-    assert director.at_step(9, 4.0) == [(flap, False)] and orders.pop()[1]["up"] and not director.active
-    assert director.at_step(3, 5.0) == [], "what is over does not come back"
+    done, page = run(tmp_path, "--lab")
+    assert "spine 0 of plane 0 reboots" in done.stdout and "TCP, with faults" in page
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])

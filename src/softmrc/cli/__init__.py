@@ -17,8 +17,7 @@ from softmrc.errors import MrcError, on_terminal, words_of
 
 COMMANDS = (
     LazyCommand("demo", "softmrc.cli.demo", "demo",
-          "Train a small transformer on 4 ranks over 4 planes while they break: no step fails, results are "
-          "bit-identical."),
+          "Train over TCP and over MRC while the network breaks, and compare stalls, run time and weights."),
     LazyCommand("info", "softmrc.cli.info", "info",
           "Check this machine and print the command that installs or fixes what is missing."),
     LazyCommand("examples", "softmrc.cli.examples", "examples",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -12,19 +12,14 @@ from rich.text import Text
 
 from softmrc.cli.terminal import MARKS
 from softmrc.demo.script import Director
-from softmrc.demo.story import TrainingRun, rates_gbps
+from softmrc.demo.story import TrainingRun, View, traffic_of
 from softmrc.engine import EvState
 
 BARS = " ▁▂▃▄▅▆▇█"
 REFRESH_S = 0.2
 LINE_EVERY = 40
 WIDTH = 72
-
-
-class View(Protocol):
-    def begin(self, run: TrainingRun, number: int, of: int) -> None: ...
-    def watch(self, run: TrainingRun, director: Director) -> None: ...
-    def end(self, run: TrainingRun) -> None: ...
+RATES, RATE_S = 24, 0.2
 
 
 def bars(values: list[float], top: float) -> str:
@@ -52,7 +47,7 @@ class Lines:
         if done >= self._shown + LINE_EVERY:
             self._shown = done
             recent = sorted(run.step_ms[-LINE_EVERY:])
-            pace = f"{recent[len(recent) // 2]:.0f} ms a step (worst {recent[-1]:.0f}), loss {run.losses[-1]:.3f}"
+            pace = f"{recent[len(recent) // 2]:.0f} ms a step (longest {recent[-1]:.0f}), loss {run.losses[-1]:.3f}"
             self._console.print(f"      {run.step_at_s[-1]:6.1f} s  step {done:3d}  {pace}", highlight=False)
 
     def _once(self, run: TrainingRun, text: str) -> None:
@@ -88,7 +83,9 @@ class Screen:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        about = f": {run.steps} steps, median {run.median_ms:.0f} ms, worst {run.worst_ms:.0f} ms"
+        if len(run.step_ms) < 2:
+            return
+        about = f": {run.steps} steps, median {run.median_ms:.0f} ms, longest {run.worst_ms:.0f} ms"
         self._console.print(Text.assemble(self._head, about))
 
     def _draw(self, run: TrainingRun, director: Director) -> RenderableType:
@@ -101,23 +98,24 @@ class Screen:
         parts.append(Text.assemble(last, ("  " + bars(recent, top), "cyan"), f" {top:.0f} ms"))
         if run.looks:
             parts.append(self._planes(run, director))
-        names = ", ".join(fault.label for fault in director.active)
         calm = Text("  nothing is broken" if run.script else "", "green")
-        parts.append(Text(f"  ▲ {names}", "red") if names else calm)
+        parts.append(Text(f"  ▲ {director.active.label}", "red") if director.active else calm)
         return Group(*parts)
 
     def _planes(self, run: TrainingRun, director: Director) -> Table:
         table = Table(box=None, padding=(0, 2))
         for column in ("plane", "Gb/s", "", "paths"):
             table.add_column(column, justify="right" if column == "Gb/s" else "left")
-        _, rates = rates_gbps(run)
-        top = max(float(rates.max()), 0.1) if rates.size else 1.0
+        edges = run.looks[-1].at_s + RATE_S * np.arange(-RATES, 1)
+        traffic = traffic_of(run)
+        rates = traffic.rates_gbps(edges) if traffic else np.zeros((len(run.looks[-1].states), RATES))
+        top = max(float(rates.max()), 0.1)
         for plane, states in enumerate(run.looks[-1].states):
-            history = list(rates[plane][-24:]) if rates.size else [0.0]
+            history = list(rates[plane])
             marks = Text("  ").join(
                 Text.assemble(MARKS[EvState(i)], f" {int(n):3d}") for i, n in enumerate(states) if n or i == 0
             )
-            is_broken = any(fault.plane in (plane, None) for fault in director.active)
+            is_broken = director.active is not None and plane in director.active.planes
             name = Text(str(plane), "red" if is_broken else "")
             table.add_row(name, f"{history[-1]:.2f}", Text(bars(history, top), "cyan"), marks)
         return table

@@ -9,70 +9,77 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from softmrc.demo.ranks import DemoRanks
-from softmrc.demo.script import Director, ScriptedFault
-from softmrc.demo.story import RANKS
+from softmrc.demo.ranks import DemoRanks, RankPlace
+from softmrc.demo.script import ScriptedFault
 from softmrc.fabric import Node, Tier
 from softmrc.fabric.host import FILE, NUMBER
 from softmrc.lab import Lab, kernel
 
-PLANES = 2
 TEXT = """\
 [fabric]
 planes = 2
-hosts = 4
+hosts = {ranks}
 hosts_per_leaf = 1
 spines = 2
 host_link_bps = "200M"
 fabric_link_bps = "200M"
 """
-STEPS = 60
-SCRIPT = (
-    ScriptedFault("spine 0 of plane 0 reboots", 10, 30, plane=0),
-    ScriptedFault("leaf 0 to spine 1 of plane 1 black-holed", 36, 50, plane=1),
-)
-ACTS = {SCRIPT[0].label: ("p0.spine0", "reboot"), SCRIPT[1].label: ("p1.leaf0-spine1", "blackhole")}
-LONGEST_S = 6.0  # a job that stands still must not keep its fault for ever
 GLOO_PLANE, GLOO_PATH = 0, 0  # through spine 0 of plane 0
 
 
-class LabDirector(Director):
-    """Breaks the lab instead of the devices."""
+class LabFabric:
+    planes = 2
+    breaks_tcp = True
+    text = "2 planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s; the kernel breaks them for both jobs"
+    tcp_text = (
+        "TCP keeps to one path, through spine 0 of plane 0, as a flow does that ECMP hashed there. MRC uses every path."
+    )
+    faults = (
+        ScriptedFault("spine 0 of plane 0 reboots", "p0.spine0 reboot", (0,)),
+        ScriptedFault("leaf 0 to spine 1 of plane 1 black-holed", "p1.leaf0-spine1 blackhole", (1,)),
+    )
 
-    def __init__(self, lab: Lab, script: tuple[ScriptedFault, ...]) -> None:
-        super().__init__(script, PLANES, lambda rank, what: None)
-        self._lab = lab
-        self._since: dict[ScriptedFault, float] = {}
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
 
-    def _begin(self, fault: ScriptedFault, now: float) -> None:
-        self._since[fault] = now
-        self._lab.fail(*ACTS[fault.label])
+    def __enter__(self) -> LabFabric:
+        self._lab = Lab.up(TEXT.format(ranks=self._ranks), f"demo{os.getpid()}")
+        try:
+            for host in range(self._ranks):
+                _give_gloo_a_path(self._lab, host, self._ranks)
+        except BaseException:
+            self._lab.down()
+            raise
+        return self
 
-    def _end(self, fault: ScriptedFault) -> None:
-        self._lab.heal(ACTS[fault.label][0])
+    def __exit__(self, *_: object) -> None:
+        self._lab.down()
 
-    def tick(self, now: float) -> list[tuple[ScriptedFault, bool]]:
-        return [self._stop(fault) for fault in list(self.active) if now - self._since[fault] > LONGEST_S]
+    def places(self) -> list[RankPlace]:
+        return [
+            RankPlace(
+                {FILE: str(self._lab.record.file), NUMBER: str(host), "GLOO_SOCKET_IFNAME": "gloo0"},
+                partial(self._lab.inside, Node(Tier.HOST, 0, host)),
+            )
+            for host in range(self._ranks)
+        ]
+
+    def break_it(self, ranks: DemoRanks, fault: ScriptedFault, is_broken: bool) -> None:
+        target, mode = fault.kind.split()
+        if is_broken:
+            self._lab.fail(target, mode)
+        else:
+            self._lab.heal(target)
+
+    @contextmanager
+    def sampled(self) -> Iterator[None]:
+        """The switches of a plane are several, so no counter of one says what the plane carries."""
+        yield None
 
 
-@contextmanager
-def ranks_in_lab() -> Iterator[tuple[Lab, DemoRanks]]:
-    """A lab, and a rank in each of its hosts; both are gone afterwards."""
-    with Lab.up(TEXT, f"demo{os.getpid()}") as lab:
-        for host in range(RANKS):
-            _give_gloo_a_path(lab, host)
-        prefixes = [_inside(lab, host) for host in range(RANKS)]
-        with DemoRanks(RANKS, {"GLOO_SOCKET_IFNAME": "gloo0"}, prefixes) as ranks:
-            yield lab, ranks
-
-
-def _inside(lab: Lab, host: int) -> list[str]:
-    where = ["ip", "netns", "exec", lab.namespace(Node(Tier.HOST, 0, host))]
-    return [*where, "env", f"{FILE}={lab.record.file}", f"{NUMBER}={host}"]
-
-
-def _give_gloo_a_path(lab: Lab, host: int) -> None:
+def _give_gloo_a_path(lab: Lab, host: int, ranks: int) -> None:
     """An address for TCP on an interface of its own, and routes to the others' by one path of one plane."""
     plan = lab.plan
     own = plan.path_address(host, GLOO_PLANE, GLOO_PATH)
@@ -84,12 +91,12 @@ def _give_gloo_a_path(lab: Lab, host: int) -> None:
         f"address add {own}/128 dev gloo0 nodad",
         "link set gloo0 up",
     ]
-    for other in range(RANKS):
+    for other in range(ranks):
         if other != host:
             there = plan.path_address(other, GLOO_PLANE, GLOO_PATH)
             segments = plan.path(host, other, GLOO_PLANE, GLOO_PATH).destination
-            way = f"encap seg6 mode encap.red segs {segments} via fe80::b dev p{GLOO_PLANE} src {own}"
-            lines.append(f"route replace {there}/128 {way}")
+            hop = f"encap seg6 mode encap.red segs {segments} via fe80::b dev p{GLOO_PLANE} src {own}"
+            lines.append(f"route replace {there}/128 {hop}")
     node = Node(Tier.HOST, 0, host)
     with lab.inside(node):
         kernel.batch("ip", lines, lab.shape.name_of(node))

@@ -20,6 +20,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -29,7 +30,7 @@ from softmrc.demo.model import Adder, loss_of, sums
 from softmrc.engine import EvState
 from softmrc.torch import device_of, group_of
 
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_S = 0.025
 TIMEOUT = timedelta(seconds=60)
 BUCKET_MB = 1.0  # several reductions a step, under way while the backward pass still computes
 COUNTERS = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
@@ -65,17 +66,19 @@ class NetworkSampler:
     def look(self) -> None:
         planes = device_of().planes()
         pairs = [qp for strands in group_of().pairs.values() for pair in strands for qp in (pair.messages, pair.bulk)]
-        states = [[0] * len(EvState) for _ in planes]
-        for qp in pairs:
-            for ev in qp.evs():
-                states[ev["port"]][ev["state"]] += 1
+        states = np.zeros((len(planes), len(EvState)), dtype=int)
+        for evs in [qp.evs() for qp in pairs]:
+            np.add.at(states, (evs["port"], evs["state"]), 1)
+        for state, plane in zip(states, planes, strict=True):
+            if not plane["is_up"]:  # none of its paths is used, whatever their states
+                state[:] = np.where(np.arange(len(EvState)) == EvState.ASSUMED_BAD.value, state.sum(), 0)
         stats = [qp.stats() for qp in pairs]
         write_message(
             kind="look",
             at=time.monotonic(),
             bytes=[plane["bytes_sent"] for plane in planes],
             up=[bool(plane["is_up"]) for plane in planes],
-            states=states,
+            states=states.tolist(),
             counters={name: sum(one[name] for one in stats) for name in COUNTERS},
         )
 

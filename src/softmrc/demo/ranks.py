@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,13 @@ from softmrc._support.subprocesses import WorkerProcess, close_workers, python_c
 from softmrc.errors import InternalError, UsageError
 
 TIMEOUT_S = 120.0
+
+
+class RankPlace(NamedTuple):
+    """Where a rank runs: its environment, and a context from which a process starts there."""
+
+    env: Mapping[str, str]
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class RankMessage(NamedTuple):
@@ -28,14 +37,16 @@ class RankMessage(NamedTuple):
 class DemoRanks:
     """Use it as a context: at its end no process is left."""
 
-    def __init__(self, size: int, env: Mapping[str, str], prefixes: Sequence[Sequence[str]] | None = None) -> None:
-        """`prefixes`: for each rank, a command that runs the rest of its line somewhere else."""
-        self.size = size
+    def __init__(self, places: Sequence[RankPlace], env: Mapping[str, str]) -> None:
+        """One rank in each place. `env`: for all of them."""
+        if importlib.util.find_spec("torch") is None:
+            raise UsageError("the demo trains with torch, which is not installed: pip install torch")
+        self.size = len(places)
         self._folder = tempfile.TemporaryDirectory(prefix="softmrc-demo-")
         self._reports: queue.Queue[RankMessage] = queue.Queue()
         self._workers: list[WorkerProcess] = []
         self._env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-        self._prefixes = prefixes or [()] * size
+        self._places = places
 
     def __enter__(self) -> Self:
         try:
@@ -53,15 +64,16 @@ class DemoRanks:
 
     def _start(self, rank: int) -> None:
         command = python_command("softmrc.demo.rank", str(rank), str(self.size), f"{self._folder.name}/store")
-        self._workers.append(
-            WorkerProcess(
-                [*self._prefixes[rank], *command],
-                env=self._env,
+        place = self._places[rank]
+        with place.inside():
+            worker = WorkerProcess(
+                command,
+                env={**self._env, **place.env},
                 stderr=self._errors_of(rank),
                 new_session=True,  # Ctrl-C reaches us alone, and we end the ranks
                 deliver=partial(self._deliver, rank),
             )
-        )
+        self._workers.append(worker)
 
     def _errors_of(self, rank: int) -> Path:
         return Path(self._folder.name) / f"rank{rank}.err"
@@ -76,21 +88,18 @@ class DemoRanks:
             worker.send(**what)
 
     def next(self, timeout_s: float = TIMEOUT_S) -> RankMessage | None:
-        """The next report; None after the timeout. A rank that fails ends the demo."""
+        """The next report; None after the timeout. A rank whose training failed reports `failed`; one that ends without
+        a word ends the demo."""
         try:
             report = self._reports.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if report.kind == "failed":
-            raise InternalError(f"rank {report.rank} failed: {report.content['why']}")
         if report.kind == "gone":
             raise self._ended(report.rank)
         return report
 
     def _ended(self, rank: int) -> Exception:
         last = self._errors_of(rank).read_text().strip().splitlines()
-        if last and "No module named 'torch'" in last[-1]:
-            return UsageError("the demo trains with torch, which is not installed: pip install torch")
         return InternalError(f"rank {rank} ended early: {last[-1] if last else 'without output'}")
 
     def stop(self) -> None:

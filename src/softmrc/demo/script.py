@@ -1,96 +1,79 @@
-"""What breaks, when, and for whom. Times are steps of the training, so that a slow machine sees the same story."""
+"""What breaks, when, and for whom. Every fault begins at a step of the training and lasts so many seconds, so that two
+jobs of different speed meet the same faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
-STEPS = 240
 FLAP_S = 0.25
+SHARE = 0.6  # of the time between two faults during which one lasts, at the pace of an undisturbed job
+LEAST_S, MOST_S = 0.3, 3.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class ScriptedFault:
-    """Something that is broken from one step to another."""
+    """Something that is broken for a while."""
 
     label: str
-    start: int
-    end: int
-    plane: int | None = None  # None: all planes
-    rank: int | None = None  # None: for all ranks
-    faults: dict[str, Any] = field(default_factory=dict)  # as `Device.set_faults` has them; empty: the port goes down
-    flaps: bool = False  # down and up in turn
+    kind: str  # a key of what its network can break
+    planes: tuple[int, ...]
+    rank: int | None = None  # whose links; None: all of them
+    step: int = 0
+    lasts_s: float = 2.0
 
     @property
-    def is_port(self) -> bool:
-        return not self.faults
+    def flaps(self) -> bool:
+        return self.kind == "flap"
 
 
-SCRIPT = (
-    ScriptedFault("plane 2 black-holed", 30, 60, plane=2, faults={"black_hole": True}),
-    ScriptedFault("plane 1 down at rank 1", 80, 105, plane=1, rank=1),
-    ScriptedFault("plane 3 flapping at rank 3", 120, 150, plane=3, rank=3, flaps=True),
-    ScriptedFault("1 % loss everywhere", 165, 190, faults={"drop": 0.01}),
-    ScriptedFault("plane 0 slow, +20 ms", 205, 230, plane=0, faults={"delay_us": 20_000.0}),
-)
-Order = Callable[[int | None, dict[str, Any]], None]  # to a rank, or to all
+def scripted(faults: tuple[ScriptedFault, ...], steps: int, lasts_s: float) -> tuple[ScriptedFault, ...]:
+    """The faults, spread evenly over a job."""
+    every = steps / len(faults)
+    return tuple(replace(one, step=int(every * (at + 0.3)), lasts_s=lasts_s) for at, one in enumerate(faults))
+
+
+def duration_s(steps: int, faults: int, median_step_s: float) -> float:
+    """How long each fault lasts: on a fast machine it must end before the next one begins."""
+    return min(max(SHARE * steps / faults * median_step_s, LEAST_S), MOST_S)
+
+
+Break = Callable[[ScriptedFault, bool], None]  # begin it, or repair it
 
 
 class Director:
-    """Gives the orders of a script as the steps go by."""
+    """Breaks and repairs what a script says, as steps and time go by; one fault at a time."""
 
-    def __init__(self, script: tuple[ScriptedFault, ...], planes: int, order: Order) -> None:
-        self._script = script
-        self._planes = planes
-        self._order = order
-        self.active: list[ScriptedFault] = []
-        self._over: set[ScriptedFault] = set()
-        self._is_up: dict[ScriptedFault, bool] = {}
-        self._turned_at: dict[ScriptedFault, float] = {}
+    def __init__(self, script: tuple[ScriptedFault, ...], break_it: Break) -> None:
+        self._waiting = list(script)
+        self._break = break_it
+        self.active: ScriptedFault | None = None
+        self._is_broken = False
+        self._began_at = self._turned_at = 0.0
 
-    def at_step(self, step: int, now: float) -> list[tuple[ScriptedFault, bool]]:
-        """Begin and end what is due; returns what changed, with whether it began."""
+    def tick(self, step: int, now: float) -> list[tuple[ScriptedFault, bool]]:
+        """Do what is due; returns what began (True) or ended."""
         changed = []
-        for fault in self._script:
-            wanted = fault.start <= step < fault.end and fault not in self._over
-            if wanted and fault not in self.active:
-                self.active.append(fault)
-                self._begin(fault, now)
-                changed.append((fault, True))
-            elif not wanted and fault in self.active:
-                changed.append(self._stop(fault))
+        if self.active is not None and now - self._began_at >= self.active.lasts_s:
+            changed.append((self.active, False))
+            self.stop()
+        if self.active is None and self._waiting and step >= self._waiting[0].step:
+            self.active = self._waiting.pop(0)
+            self._began_at = now
+            self._turn(True, now)
+            changed.append((self.active, True))
+        elif self.active is not None and self.active.flaps and now - self._turned_at >= FLAP_S:
+            self._turn(not self._is_broken, now)
         return changed
 
-    def _stop(self, fault: ScriptedFault) -> tuple[ScriptedFault, bool]:
-        self.active.remove(fault)
-        self._over.add(fault)
-        self._end(fault)
-        return fault, False
+    def stop(self) -> None:
+        """Repair what is broken."""
+        if self.active is not None:
+            if self._is_broken:
+                self._turn(False, 0.0)
+            self.active = None
 
-    def tick(self, now: float) -> list[tuple[ScriptedFault, bool]]:
-        """Do what time brings: turn what flaps. Returns what changed, as `at_step` does."""
-        for fault in self.active:
-            if fault.flaps and now - self._turned_at[fault] >= FLAP_S:
-                self._turn(fault, not self._is_up[fault], now)
-        return []
-
-    def _begin(self, fault: ScriptedFault, now: float) -> None:
-        if fault.is_port:
-            self._turn(fault, False, now)
-        else:
-            self._set_faults(fault, fault.faults)
-
-    def _end(self, fault: ScriptedFault) -> None:
-        if fault.is_port:
-            self._turn(fault, True, 0.0)
-        else:
-            self._set_faults(fault, {})
-
-    def _turn(self, fault: ScriptedFault, up: bool, now: float) -> None:
-        self._is_up[fault], self._turned_at[fault] = up, now
-        self._order(fault.rank, {"do": "port", "plane": fault.plane, "up": up})
-
-    def _set_faults(self, fault: ScriptedFault, faults: dict[str, Any]) -> None:
-        for plane in range(self._planes) if fault.plane is None else [fault.plane]:
-            self._order(fault.rank, {"do": "faults", "plane": plane, "faults": faults})
+    def _turn(self, is_broken: bool, now: float) -> None:
+        assert self.active is not None
+        self._is_broken, self._turned_at = is_broken, now
+        self._break(self.active, is_broken)

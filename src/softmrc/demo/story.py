@@ -1,22 +1,47 @@
-"""The course of the demo: the same job over Gloo, over MRC, and over MRC while its network breaks."""
+"""The course of the demo: the same job over MRC and over TCP, each undisturbed and while its network breaks."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from softmrc.demo.ranks import DemoRanks, RankMessage
-from softmrc.demo.script import Director, ScriptedFault
+from softmrc.demo.ranks import DemoRanks, RankMessage, RankPlace
+from softmrc.demo.script import Director, ScriptedFault, duration_s, scripted
+from softmrc.demo.traffic import Sampler, Traffic
 from softmrc.errors import InternalError
 
 RANKS = 4
-TICK_S = 0.05
+STEPS = 160
+TICK_S = 0.01
 SILENCE_S = 120.0
-LEAST_SPAN_S = 0.1
+MRC, TCP = "MRC", "TCP"
+BACKENDS = {MRC: "mrc", TCP: "gloo"}
+
+
+class Network(Protocol):
+    """What connects the ranks, and what breaks it. Use it as a context."""
+
+    @property
+    def planes(self) -> int: ...
+    @property
+    def faults(self) -> tuple[ScriptedFault, ...]: ...
+    @property
+    def breaks_tcp(self) -> bool: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def tcp_text(self) -> str: ...
+    def __enter__(self) -> object: ...
+    def __exit__(self, *_: object) -> None: ...
+    def places(self) -> list[RankPlace]: ...
+    def break_it(self, ranks: DemoRanks, fault: ScriptedFault, is_broken: bool) -> None: ...
+    def sampled(self) -> AbstractContextManager[Sampler | None]: ...
 
 
 @dataclass(frozen=True)
@@ -30,10 +55,9 @@ class NetworkSample:
 
 @dataclass
 class TrainingRun:
-    """One job, from its first step to its last."""
+    """One job, from its first step to its last, or to the one that failed."""
 
-    name: str
-    backend: str
+    transport: str
     steps: int
     script: tuple[ScriptedFault, ...] = ()
     begun_at: float = 0.0
@@ -45,16 +69,20 @@ class TrainingRun:
     counters: dict[str, int] = field(default_factory=dict)
     digests: dict[int, str] = field(default_factory=dict)
     parameters: int = 0
+    stopped: str = ""  # why it ended early
+    traffic: Traffic | None = None
     latest: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each rank saw last
     earliest: dict[int, list[int]] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        return f"{self.transport}, {'with faults' if self.script else 'undisturbed'}"
+
+    @property
     def digest(self) -> str:
-        """Of the weights; the ranks agree, or it is no result."""
+        """Of the weights; empty unless all ranks ended with the same."""
         found = set(self.digests.values())
-        if len(found) != 1:
-            raise InternalError(f"after {self.name} the ranks hold different weights: {self.digests}")
-        return found.pop()
+        return found.pop() if len(found) == 1 and not self.stopped else ""
 
     @property
     def median_ms(self) -> float:
@@ -64,31 +92,86 @@ class TrainingRun:
     def worst_ms(self) -> float:
         return float(np.max(self.step_ms[1:]))
 
+    @property
+    def run_s(self) -> float:
+        return self.step_at_s[-1]
+
     def during(self, fault: ScriptedFault) -> np.ndarray:
-        """Milliseconds of the steps that a fault touched: one is under way when it begins and when it ends."""
-        return np.array(self.step_ms[fault.start : fault.end + 1])
+        """Milliseconds of the steps that a fault touched, whole or in part."""
+        found = next(((start, end) for one, start, end in self.bands if one.label == fault.label), None)
+        if found is None:
+            return np.zeros(0)
+        ends = np.array(self.step_at_s)
+        begins = ends - np.array(self.step_ms) / 1e3
+        return np.array(self.step_ms)[(ends > found[0]) & (begins < found[1])]
 
 
-Watcher = Callable[[TrainingRun, Director], None]
+class View(Protocol):
+    """Who looks on."""
+
+    def begin(self, run: TrainingRun, number: int, of: int) -> None: ...
+    def watch(self, run: TrainingRun, director: Director) -> None: ...
+    def end(self, run: TrainingRun) -> None: ...
 
 
-def play(run: TrainingRun, ranks: DemoRanks, watch: Watcher, director: Director) -> None:
+def perform(network: Network, steps: int, env: Mapping[str, str], view: View) -> list[TrainingRun]:
+    """Train four times, or three where TCP cannot have the faults. How long a fault lasts follows from the pace of the
+    first, which is undisturbed."""
+    runs = [TrainingRun(MRC, steps)]
+    with ExitStack() as ended:
+        ranks = ended.enter_context(DemoRanks(network.places(), env))
+        for number in range(1, 5):
+            run = runs[-1]
+            view.begin(run, number, 3 + network.breaks_tcp)
+            try:
+                _play(run, network, ranks, view)
+            finally:
+                view.end(run)
+            if run.stopped and not run.script:
+                raise InternalError(f"the undisturbed job over {run.transport} stopped: {run.stopped}")
+            if number == 1:
+                lasts_s = duration_s(steps, len(network.faults), run.median_ms / 1e3)
+                script = scripted(network.faults, steps, lasts_s)
+                runs.append(TrainingRun(MRC, steps, script))
+            elif number == 2:
+                runs.append(TrainingRun(TCP, steps))
+            elif number == 3 and network.breaks_tcp:
+                runs.append(TrainingRun(TCP, steps, script))
+            else:
+                break
+            if run.stopped:  # its processes are of no use any more
+                ended.close()
+                ranks = ended.enter_context(DemoRanks(network.places(), env))
+    return runs
+
+
+def _play(run: TrainingRun, network: Network, ranks: DemoRanks, view: View) -> None:
     """Have the ranks do one run, with its faults, and keep what they say."""
-    ranks.order(None, {"do": "train", "run": run.name, "backend": run.backend, "steps": run.steps})
+    director = Director(run.script, lambda fault, is_broken: network.break_it(ranks, fault, is_broken))
+    ranks.order(None, {"do": "train", "run": run.name, "backend": BACKENDS[run.transport], "steps": run.steps})
     spoken_at = time.monotonic()
-    while len(run.digests) < ranks.size:
-        report = ranks.next(TICK_S)
-        now = time.monotonic()
-        if report is not None:
-            spoken_at = now
-            _note(run, report, director)
-        elif now - spoken_at > SILENCE_S:
-            raise InternalError(f"no rank has reported anything for {SILENCE_S:.0f} s")
-        _note_faults(run, director.tick(now), now - run.begun_at)
-        watch(run, director)
+    with network.sampled() as sampler:
+        try:
+            while len(run.digests) < ranks.size and not run.stopped:
+                report = ranks.next(TICK_S)
+                now = time.monotonic()
+                if report is not None:
+                    spoken_at = now
+                    _note(run, report)
+                elif now - spoken_at > SILENCE_S:
+                    raise InternalError(f"no rank has reported anything for {SILENCE_S:.0f} s")
+                if run.step_ms and len(run.step_ms) < run.steps:
+                    _note_faults(run, director.tick(len(run.step_ms), now), now - run.begun_at)
+                view.watch(run, director)
+        finally:
+            director.stop()
+        if sampler is not None:
+            run.traffic = sampler.result().since(run.begun_at)
+    end = run.run_s if run.step_at_s else 0.0
+    run.bands = [(fault, a, min(b, max(end, a))) for fault, a, b in run.bands]
 
 
-def _note(run: TrainingRun, report: RankMessage, director: Director) -> None:
+def _note(run: TrainingRun, report: RankMessage) -> None:
     content = report.content
     if report.kind == "begun" and report.rank == 0:
         run.begun_at = content["at"]
@@ -96,12 +179,13 @@ def _note(run: TrainingRun, report: RankMessage, director: Director) -> None:
         run.step_at_s.append(content["at"] - run.begun_at)
         run.step_ms.append(content["ms"])
         run.losses.append(content["loss"])
-        _note_faults(run, director.at_step(content["step"] + 1, content["at"]), run.step_at_s[-1])
     elif report.kind == "look":
         run.latest[report.rank] = content
         run.earliest.setdefault(report.rank, content["bytes"])
         if len(run.latest) == RANKS and report.rank == 0:
             run.looks.append(_combined(run, content["at"] - run.begun_at))
+    elif report.kind == "failed":
+        run.stopped = f"rank {report.rank}: {content['why']}"
     elif report.kind == "done":
         run.digests[report.rank] = content["digest"]
         run.parameters = content["parameters"]
@@ -113,9 +197,9 @@ def _note(run: TrainingRun, report: RankMessage, director: Director) -> None:
 def _note_faults(run: TrainingRun, changed: Sequence[tuple[ScriptedFault, bool]], at_s: float) -> None:
     for fault, began in changed:
         if began:
-            run.bands.append((fault, at_s, float("inf")))
+            run.bands.append((fault, at_s, math.inf))
         else:
-            run.bands = [(f, a, at_s if f is fault and b == float("inf") else b) for f, a, b in run.bands]
+            run.bands = [(f, a, at_s if f is fault and b == math.inf else b) for f, a, b in run.bands]
 
 
 def _combined(run: TrainingRun, at_s: float) -> NetworkSample:
@@ -123,14 +207,9 @@ def _combined(run: TrainingRun, at_s: float) -> NetworkSample:
     return NetworkSample(at_s, np.asarray(sent), np.sum([one["states"] for one in run.latest.values()], axis=0))
 
 
-def rates_gbps(run: TrainingRun) -> tuple[np.ndarray, np.ndarray]:
-    """When, and by plane how many Gb/s all ranks together sent there. A look right after another says little."""
-    looks = run.looks[:1]
-    for look in run.looks[1:]:
-        if look.at_s - looks[-1].at_s >= LEAST_SPAN_S:
-            looks.append(look)
-    if len(looks) < 2:
-        return np.zeros(0), np.zeros((0, 0))
-    at = np.array([look.at_s for look in looks])
-    sent = np.array([look.sent_bytes for look in looks])
-    return at[1:], (np.diff(sent, axis=0) * 8 / np.diff(at)[:, None] / 1e9).T
+def traffic_of(run: TrainingRun) -> Traffic | None:
+    """By the switches' counters; where there are none, what MRC says that it sent."""
+    if run.traffic is not None or len(run.looks) < 2:
+        return run.traffic
+    sent = np.array([look.sent_bytes for look in run.looks], dtype=float)
+    return Traffic(np.array([look.at_s for look in run.looks]), sent, sent)
