@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from errno import (
     EACCES,
+    EADDRNOTAVAIL,
     EAGAIN,
     ECONNABORTED,
     EHOSTUNREACH,
@@ -80,18 +81,22 @@ LISTENER: Table = {
 # Of one that connects: each time that it is made, one after another. It connects, or says in a sentence why not; and
 # the next time it does.
 CONNECTOR: dict[str, tuple[int, ...]] = {
-    "connect": (ENETUNREACH, ENOBUFS, EAGAIN),
+    "connect": (ENETUNREACH, ENOBUFS, ENOMEM, EAGAIN, EINTR),
     "epoll_create1": (EMFILE, ENOMEM),
     "epoll_ctl": (ENOMEM, ENOSPC),
+    "epoll_wait": (EINTR, ENOMEM),
     "getpeername": (ENOBUFS,),
     "getsockname": (ENOBUFS,),
     "getsockopt": (ENOBUFS,),
     "poll": (EINTR, ENOMEM),
     "recv": (EINTR, EAGAIN, ENOMEM),
-    "send": (EINTR, EAGAIN, ENOBUFS),
+    "send": (EINTR, EAGAIN, ENOMEM, ENOBUFS),
     "setsockopt": (ENOMEM,),
-    "socket": (EMFILE, ENOBUFS),
+    "socket": SHORT,
 }
+
+# … from an address of a plane, of several ways to the listener.
+SOURCE: dict[str, tuple[int, ...]] = {"bind": (EADDRNOTAVAIL, ENOMEM)}
 
 # A control socket, while it is asked.
 CONTROL: Table = {
@@ -122,6 +127,31 @@ OPENING: dict[str, tuple[int, ...]] = {
     "socket": SHORT,
 }
 
+# A listener is opened, on a device that is there; and a group is joined, by ranks with devices of their own.
+LISTENING: dict[str, tuple[int, ...]] = {
+    "bind": (ENOMEM,),
+    "epoll_create1": (EMFILE, ENOMEM),
+    "epoll_ctl": (ENOMEM, ENOSPC),
+    "getsockname": (ENOBUFS,),
+    "listen": (ENOMEM,),
+    "pthread_create": (EAGAIN,),
+    "setsockopt": (ENOMEM,),
+    "socket": SHORT,
+}
+JOINING: dict[str, tuple[int, ...]] = {
+    "bind": (ENOMEM,),
+    "epoll_create1": (EMFILE, ENOMEM),
+    "epoll_ctl": (ENOMEM,),
+    "eventfd": (EMFILE, ENOMEM),
+    "mmap": (ENOMEM,),
+    "pthread_create": (EAGAIN,),
+    "read": (EINTR,),
+    "recvmmsg": (EINTR, ENOMEM),
+    "sendmmsg": (EINTR, ENOMEM),
+    "setsockopt": (ENOMEM,),
+    "socket": (EMFILE,),
+}
+
 # NCCL's threads, in the plugin: connections are set up although it is refused for a while.
 PLUGIN: Table = {
     ("*", "accept4"): (*SHORT, EINTR, EPERM, EPROTO),
@@ -129,7 +159,9 @@ PLUGIN: Table = {
     ("*", "epoll_ctl"): (ENOMEM,),
     ("*", "epoll_wait"): (EINTR, ENOMEM),
     ("*", "getpeername"): (ENOBUFS,),
-    ("*", "send"): (EINTR, ENOBUFS),
+    ("*", "getsockopt"): (ENOBUFS,),
+    ("*", "send"): (EINTR, ENOMEM, ENOBUFS),
+    ("*", "setsockopt"): (ENOMEM,),
     ("*", "recv"): (EINTR, ENOMEM),
 }
 
@@ -137,9 +169,12 @@ PLUGIN: Table = {
 PLUGIN_LISTENS: dict[str, tuple[int, ...]] = {
     "bind": (ENOMEM,),
     "epoll_create1": (EMFILE, ENOMEM),
+    "epoll_ctl": (ENOMEM,),
     "eventfd": (EMFILE, ENOMEM),
+    "getsockname": (ENOBUFS,),
     "listen": (ENOMEM,),
     "pthread_create": (EAGAIN,),
+    "setsockopt": (ENOMEM,),
     "socket": SHORT,
 }
 PLUGIN_CONNECTS = {call: errors for call, errors in PLUGIN_LISTENS.items() if call != "listen"} | {

@@ -10,6 +10,7 @@ import calls
 from refusing import LIMIT_S, descriptors, name_thread, refused, said, times_refused, until
 
 from softmrc import _core
+from softmrc._core import DialCandidate, HandshakeEvent
 from softmrc.connection import Listener, connect, listen
 from softmrc.device import Device
 from softmrc.errors import MrcError
@@ -36,6 +37,20 @@ def attempt(listener: Listener, device: Device) -> bool:
     return False
 
 
+def go_another_way(listener: Listener) -> None:
+    """Where a source address cannot be had, the next way is taken."""
+    here = bytes([127, 0, 0, 1])
+    ways = [DialCandidate(here, listener.port, 0, bytes([127, 0, 0, 9])), DialCandidate(here, listener.port)]
+    for call, errors in calls.SOURCE.items():
+        for error in errors:
+            with refused(call, error, "caller"):
+                native = _core.Connector(ways, _core.Credentials.none())
+                until(lambda native=native: native.poll() is HandshakeEvent.IDENTIFIED, "it is connected")
+                assert times_refused(call) == 1 and native.local_address == here
+            native.close()
+            print(said(call, error), flush=True)
+
+
 def main() -> None:
     with (
         Device(["127.0.0.1"]) as device,
@@ -44,6 +59,7 @@ def main() -> None:
     ):
         name_thread(listener._acceptor._thread, "softmrc-listen")
         assert attempt(listener, theirs)
+        go_another_way(listener)
         before = descriptors()
         for call, errors in calls.CONNECTOR.items():
             for error in errors:

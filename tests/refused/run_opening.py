@@ -9,20 +9,28 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import socket
 import sys
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import calls
+import numpy as np
 from loopback import connect, drain
-from refusing import descriptors, refused, said, threads, times_refused, until
+from refusing import LIMIT_S, descriptors, refused, said, threads, times_refused, until
 
+from softmrc.collectives import DirectoryStore, Group
+from softmrc.connection import listen
 from softmrc.device import Device
 from softmrc.errors import MrcError
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
 KEPT = ("is_up", "is_link_up", "has_gro", "has_gso", "interface", "receive_buffer_bytes", "send_buffer_bytes")
 MOST = 400  # calls of one kind
+MOST_DESCRIPTORS = 10 if sys.argv[1] == "device" else 30  # that are left; of the others' own devices, too
 KEPT_BY_THE_LAST = 2  # descriptors, until its objects are collected; what each attempt lost would be many
 
 
@@ -66,7 +74,7 @@ def link_watches() -> int:
 def main(made: Callable[[], Any], table: dict[str, tuple[int, ...]]) -> None:
     whole = made()
     gc.collect()
-    until(lambda: descriptors() < 10, "devices that are closed let go")
+    until(lambda: descriptors() < MOST_DESCRIPTORS, "devices that are closed let go")
     before = descriptors()
     for call, errors in table.items():
         for error in errors:
@@ -92,5 +100,51 @@ def main(made: Callable[[], Any], table: dict[str, tuple[int, ...]]) -> None:
     print("done")
 
 
+def visit(address: str, port: int) -> None:
+    """Also where it is this side's own call that is refused once."""
+    try:
+        socket.create_connection((address, port), LIMIT_S).close()
+    except ConnectionRefusedError:
+        raise
+    except OSError:
+        socket.create_connection((address, port), LIMIT_S).close()
+
+
+def a_listener(device: Device) -> Any:
+    """At the addresses of two planes: its sockets, and that it has a port and can be reached."""
+    with listen("127.0.0.1", device=device, memory=bytearray(8)) as listener:
+        for address in PLANES:
+            visit(address, listener.port)
+        until(lambda: listener.refused.count >= 2, "both are received")
+        return "received at both"
+
+
+def a_group(ranks: ThreadPoolExecutor) -> Any:
+    """Of two ranks with devices of their own, which reduce. Both say why where it does not form."""
+
+    def live(folder: str, rank: int) -> float:
+        with Group.join(DirectoryStore(folder), rank, 2, planes=PLANES, lanes=1, timeout_s=LIMIT_S) as group:
+            group.device._native.cut_short()
+            values = np.ones(10, np.float32)
+            group.all_reduce(values).wait(LIMIT_S)
+            return float(values[0])
+
+    with tempfile.TemporaryDirectory() as folder:
+        ends = [ranks.submit(live, folder, rank) for rank in range(2)]
+        errors = [error for error in [one.exception(2 * LIMIT_S) for one in ends] if error is not None]
+        for error in errors:
+            assert isinstance(error, MrcError | MemoryError) and "\n" not in str(error), error
+        if errors:
+            raise errors[0]
+        return [one.result() for one in ends]
+
+
 less: list[Any] = []
-main(a_device, calls.OPENING if len(sys.argv) == 1 else {sys.argv[1]: calls.OPENING[sys.argv[1]]})
+if sys.argv[1] == "device":
+    main(a_device, calls.OPENING)
+elif sys.argv[1] == "listener":
+    with Device(PLANES) as device:
+        main(partial(a_listener, device), calls.LISTENING)
+else:
+    with ThreadPoolExecutor(2) as ranks:
+        main(partial(a_group, ranks), calls.JOINING)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from softmrc.nccl import plugin_path
 
 import calls  # isort: skip
 
+CORE = Path(__file__).resolve().parents[2] / "core"
 TABLES = (
     calls.DRIVER,
     calls.NO_ROOM,
@@ -23,7 +27,9 @@ TABLES = (
     calls.RANKS,
     calls.PLUGIN,
 )
-REFUSED = {call for table in TABLES for _, call in table} | set(calls.OPENING) | set(calls.CONNECTOR)
+REFUSED = (
+    {call for table in TABLES for _, call in table} | set(calls.OPENING) | set(calls.LISTENING) | set(calls.CONNECTOR)
+)
 
 # Of the C library, what ends in the system, as far as anything that we call does.
 SYSTEM_CALLS = REFUSED | set(calls.NOT_REFUSED) | {
@@ -50,3 +56,51 @@ def test_each_call_is_refused_or_excused(library: Path) -> None:
 
 def test_nothing_is_both() -> None:
     assert not REFUSED & set(calls.NOT_REFUSED)
+
+
+# What each call of the bootstrap is refused with at least: a shortage of descriptors, of memory, of threads; a signal.
+LEAST = {
+    "accept4": {errno.EMFILE, errno.ENOMEM, errno.EINTR},
+    "bind": {errno.ENOMEM},
+    "connect": {errno.ENOMEM, errno.EINTR},
+    "epoll_create1": {errno.EMFILE, errno.ENOMEM},
+    "epoll_ctl": {errno.ENOMEM},
+    "epoll_wait": {errno.EINTR, errno.ENOMEM},
+    "getpeername": {errno.ENOBUFS},
+    "getsockname": {errno.ENOBUFS},
+    "getsockopt": {errno.ENOBUFS},
+    "listen": {errno.ENOMEM},
+    "pthread_create": {errno.EAGAIN},
+    "recv": {errno.EINTR, errno.ENOMEM},
+    "send": {errno.EINTR, errno.ENOMEM},
+    "setsockopt": {errno.ENOMEM},
+    "socket": {errno.EMFILE, errno.ENOMEM},
+}
+CALL = re.compile(rf"(?<![\w.>])(?:::)?({'|'.join(LEAST)})\(")
+
+
+def merged(*tables: Any) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for table in tables:
+        for key, errors in table.items():
+            found.setdefault(key if isinstance(key, str) else key[1], set()).update(errors)
+    return found
+
+
+BOOTSTRAP = {
+    "listener": (("acceptor", "handshake_io"), merged(calls.LISTENER, calls.LISTENING)),
+    "connector": (("connector", "handshake_io"), merged(calls.CONNECTOR, calls.SOURCE)),
+    "NCCL": (
+        ("acceptor", "connector", "handshake_io"),
+        merged(calls.PLUGIN, calls.PLUGIN_LISTENS, calls.PLUGIN_CONNECTS),
+    ),
+}
+
+
+@pytest.mark.parametrize("who", BOOTSTRAP)
+def test_each_call_of_the_bootstrap_is_refused_there(who: str) -> None:
+    files, refused = BOOTSTRAP[who]
+    made = {call for file in files for call in CALL.findall((CORE / "host" / f"{file}.cpp").read_text())}
+    assert {"epoll_wait", "recv", "send"} <= made, "the check would find nothing"
+    missing = {call: LEAST[call] - refused.get(call, set()) for call in made}
+    assert not {call: errors for call, errors in missing.items() if errors}

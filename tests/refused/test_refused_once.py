@@ -66,8 +66,9 @@ def test_questions_about_sizes_take_no_room_from_data(tmp_path: Path) -> None:
     run(tmp_path, "sizes")
 
 
-def test_a_device_is_opened_whole_or_not_at_all(tmp_path: Path) -> None:
-    run(tmp_path, "opening")
+@pytest.mark.parametrize("what", ["device", "listener", "group"])
+def test_it_is_opened_whole_or_not_at_all(tmp_path: Path, what: str) -> None:
+    run(tmp_path, "opening", what)
 
 
 def test_ranks_go_on(tmp_path: Path) -> None:
