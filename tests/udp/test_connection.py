@@ -165,7 +165,7 @@ def test_the_file_of_the_environment_sets_what_the_caller_does_not(
         ):
             assert (called.device.config.max_wimm, caller.device.config.max_wimm) == (16, 8)
             with pytest.raises(RemoteError, match="too many connections"):
-                connect("127.0.0.1", listener.port, timeout_s=0.5)
+                connect("127.0.0.1", listener.port, timeout_s=2.0)
 
 
 def hello(version: int = HANDSHAKE_VERSION, wire_version: int = WIRE_VERSION) -> bytes:

@@ -121,6 +121,16 @@ def _sealing() -> Fact:
     return Fact("encryption", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
 
 
+def _credentials() -> list[Fact]:
+    """What the environment has connections authenticate with."""
+    secret, identity = os.environ.get(environment.SECRET), os.environ.get(environment.IDENTITY)
+    if not secret and not identity:
+        return []
+    words = f"connections by the key in {identity}" if identity else "by a secret"
+    groups = f"; {environment.SECRET} is for groups and NCCL alone" if identity and secret else ""
+    return [Fact("authentication", words + groups)]
+
+
 def _limits() -> Fact:
     try:
         device = environment.read().device.checked()
@@ -171,7 +181,19 @@ def facts() -> list[Fact]:
     cores = len(os.sched_getaffinity(0))
     python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
     found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
-    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _limits(), _torch(), _gpu(), _agent(), _lab(), _tshark()]
+    found += [
+        *_planes(),
+        _buffers(),
+        *_kernel(),
+        _sealing(),
+        *_credentials(),
+        _limits(),
+        _torch(),
+        _gpu(),
+        _agent(),
+        _lab(),
+        _tshark(),
+    ]
     found += [Fact("environment", words, False) for words in environment.unknown_variables(os.environ)]
     return found
 

@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
+from softmrc.config.environment import IDENTITY
 from softmrc.connection import identity
 
 key_app = typer.Typer(help="Keys by which peers authenticate each other, instead of a secret.", no_args_is_help=True)
-Folder = Annotated[Path, typer.Argument(help="Where the key is, and the file of known peers.")]
+HELP = "Where the key is, and the file of known peers."
+Folder = Annotated[Path, typer.Argument(help=HELP)]
+FolderInUse = Annotated[Path, typer.Argument(help=HELP, envvar=IDENTITY)]
 
 
 def _show(mine: identity.Identity) -> None:
@@ -25,6 +28,6 @@ def new(folder: Folder) -> None:
 
 
 @key_app.command("show")
-def show(folder: Folder) -> None:
+def show(folder: FolderInUse) -> None:
     """Print the line for the peers' known_peers: a name, which may be changed there, and the public key."""
     _show(identity.Identity(folder))

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import a_number, terminal
-from softmrc.connection import Connection, Message, RemoteRegion, connect, listen
+from softmrc.connection import Connection, Message, Refusals, RemoteRegion, connect, listen
 from softmrc.device import MemoryRegion
 from softmrc.engine import CompletionStatus
 from softmrc.errors import RemoteError, UsageError
@@ -27,6 +27,7 @@ MEMORY = 32 << 20
 ECHO, QUIET, END = 1, 2, 3
 IDLE_S = 60.0  # for which a client may do nothing
 ANSWER_S = 10.0  # for which a server may
+REPORT_S, MOST_REPORTED = 1.0, 5  # how often a server reports clients that it refused, and how many at once
 
 
 def serve(host: str, port: int, once: bool, console: Console, **settings: Any) -> None:
@@ -35,13 +36,32 @@ def serve(host: str, port: int, once: bool, console: Console, **settings: Any) -
         planes = ", ".join(map(str, listener.device.local_planes))
         console.print(f"listening on {host} port {listener.port}, planes {planes}", highlight=False, soft_wrap=True)
         source = listener.device.register(bytearray(max(SIZES)))
+        before, due = 0, 0.0
         while True:
-            connection = listener.accept()
+            try:
+                connection = listener.accept(REPORT_S)
+            except TimeoutError:
+                connection = None
+            if time.monotonic() >= due:
+                before, due = report(listener.refused, before, console), time.monotonic() + REPORT_S
+            if connection is None:
+                continue
             if once:
                 if attend(connection, source, console):
                     return
                 continue
             threading.Thread(target=attend, args=(connection, source, console), daemon=True).start()
+
+
+def report(refused: Refusals, before: int, console: Console) -> int:
+    """Print a line for each client that was refused since there were so many; the first few. How many there are now."""
+    new = refused.count - before
+    reasons = refused.reasons[-new:][:MOST_REPORTED] if new else ()
+    for reason in reasons:
+        console.print(f"refused: {reason}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if new > len(reasons):
+        console.print(f"refused: {new - len(reasons):,} more", style="yellow", soft_wrap=True)
+    return refused.count
 
 
 def attend(connection: Connection, source: MemoryRegion, console: Console) -> bool:

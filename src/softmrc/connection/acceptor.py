@@ -273,7 +273,14 @@ class Acceptor:
         if taken is None or connection is None:
             return
         fd, goodbye, goodbye_of_peer, rest, slot = taken
-        connection.begin(BootstrapSocket(fd, goodbye, goodbye_of_peer, rest), slot)
+        channel = BootstrapSocket(fd, goodbye, goodbye_of_peer, rest)
+        try:
+            connection.begin(channel, slot)
+        except Exception as error:  # the core has handed the client over: it neither counts a refusal nor hangs up
+            self._native.count_refusal(f"{connection.peer_name} could not be connected: {error}")
+            channel.hang_up()
+            channel.close()
+            return self._forget(number)
         del self._pending[number]  # the caller's alone, from here on
         with self._lock:
             if not self._over:

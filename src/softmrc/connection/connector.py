@@ -64,7 +64,7 @@ def connect(
     `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for all of
     it, the first answers by UDP too, and while there is time left a listener that is busy is called again. `identity`
     is a folder with a key and those of known peers (`softmrc.connection.identity`); the peer must have the name given
-    there. Without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
+    there. Without it and `secret`, SOFTMRC_IDENTITY or else SOFTMRC_SECRET."""
     caller = Connector(host, port, memory, credentials_of(secret, identity), device, planes, timeout_s, settings)
     return run_blocking(caller.connection(BlockingWait()))
 

@@ -143,51 +143,53 @@ def listen(
     planes: Sequence[str] | None = None,
     **settings: Any,
 ) -> Listener:
-    """Be reachable at `host`; where that is one of its planes, at the others' addresses too, so that no single cable
-    stands between this side and its peers. `memory` (a buffer, a region of `device`, or several) is what peers may
-    write to, `settings` are fields of `DeviceConfig`. `identity` is a folder with a key and those of known peers
-    (`softmrc.connection.identity`); without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET; without `planes`,
-    SOFTMRC_PLANES.
+    """Be reachable at `host`, at each address that a name has. Where one of them is that of a plane, be reachable at
+    the addresses of all planes, and no others, so that no single cable cuts this side off. `memory` (a buffer, a region
+    of `device`, or several) is what peers may write to, `settings` are fields of `DeviceConfig`. `identity` is a folder
+    with a key and those of known peers (`softmrc.connection.identity`); without it and `secret`, SOFTMRC_IDENTITY or
+    else SOFTMRC_SECRET; without `planes`, SOFTMRC_PLANES.
     `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
     device is given: `listen(device=Device(planes, port=4791))`."""
     host, port, shared = named(host), tcp_port(port, 0), credentials_of(secret, identity)
     native_credentials(shared)
     at = _resolved(_everywhere(host))
-    if shared is None and not at.addresses[0].is_loopback:
+    if shared is None and not all(address.is_loopback for address in at.addresses):
         raise ConfigError("secret", None, f"{TO_AUTHENTICATE}, to listen on {host}; without one only loopback")
     with contextlib.ExitStack() as undo:
         made = device_for(host, device, planes, settings)
         if device is None:
             undo.callback(made.close)
-        listener = Listener(made, device is None, at.beside(made, is_open=shared is None), port, shared, memory)
+        listener = Listener(made, device is None, at.on_planes(made, is_open=shared is None), port, shared, memory)
         undo.pop_all()
         return listener
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a listener is reached: at the first without fail."""
+    """Where a listener is reached; listening fails if it cannot listen at the first."""
 
     addresses: tuple[Any, ...]
     scope_id: int = 0
 
-    def beside(self, device: Device, is_open: bool) -> Addresses:
-        """And at the other planes of this device, if it is one of them. One that `is_open` takes anybody, and so is
-        reached at those on loopback alone."""
+    def on_planes(self, device: Device, is_open: bool) -> Addresses:
+        """Those of the device's planes, if one of them is among these. A listener that `is_open` authenticates nobody,
+        and so listens on loopback alone."""
         planes = tuple(
             plane.address
             for plane in device.local_planes
             if not plane.address.is_link_local and (plane.address.is_loopback or not is_open)
         )
-        return replace(self, addresses=self.addresses + planes) if self.addresses[0] in planes else self
+        named = tuple(address for address in self.addresses if address in planes)
+        return replace(self, addresses=named + planes) if named else self
 
 
 def _resolved(host: str) -> Addresses:
     try:
-        found: tuple[Any, ...] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4]
+        found = [place for *_, place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except socket.gaierror as error:
         raise DeviceError(error.errno, f"cannot listen on {host}: {error.strerror}") from None
-    return Addresses((ipaddress.ip_address(found[0].partition("%")[0]),), found[3] if len(found) > 3 else 0)
+    addresses = dict.fromkeys(ipaddress.ip_address(str(place[0]).partition("%")[0]) for place in found)
+    return Addresses(tuple(addresses), int(found[0][3]) if len(found[0]) > 3 else 0)
 
 
 def _everywhere(host: str) -> str:

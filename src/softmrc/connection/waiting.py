@@ -7,8 +7,10 @@ it awaits then is a `BlockingWait` that returns when it is done.
 from __future__ import annotations
 
 import asyncio
+import queue
 import select
 import socket
+import threading
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -17,7 +19,8 @@ from typing import Any, Protocol, TypeVar
 from softmrc.errors import InternalError
 
 T = TypeVar("T")
-Where = list[tuple[Any, ...]]  # as getaddrinfo says it
+Where = list[tuple[Any, ...]]  # as getaddrinfo returns it
+NOT_RESOLVED = "the name was not resolved in time"
 
 
 class Wait(Protocol):
@@ -30,7 +33,25 @@ class BlockingWait:
     """The thread sleeps."""
 
     async def resolve(self, host: str, port: int, left_s: float) -> Where:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        """A name is looked up in a thread of its own, since the system may take longer than there is time."""
+        with suppress(socket.gaierror):
+            return _numeric(host, port)
+        answers: queue.SimpleQueue[Where | Exception] = queue.SimpleQueue()
+
+        def look_up() -> None:
+            try:
+                answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except Exception as error:
+                answers.put(error)
+
+        threading.Thread(target=look_up, name="softmrc-resolver", daemon=True).start()
+        try:
+            found = answers.get(timeout=left_s)
+        except queue.Empty:
+            raise TimeoutError(NOT_RESOLVED) from None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def readable(self, fd: int, left_s: float) -> None:
         poll = select.poll()
@@ -48,10 +69,13 @@ class AsyncWait:
         self._loop = asyncio.get_running_loop()
 
     async def resolve(self, host: str, port: int, left_s: float) -> Where:
-        with suppress(socket.gaierror):  # an address needs no asking, and so no thread
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        async with asyncio.timeout(left_s):
-            return await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with suppress(socket.gaierror):
+            return _numeric(host, port)
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except TimeoutError:
+            raise TimeoutError(NOT_RESOLVED) from None
 
     async def readable(self, fd: int, left_s: float) -> None:
         is_readable = asyncio.Event()
@@ -67,10 +91,15 @@ class AsyncWait:
         await asyncio.sleep(duration_s)
 
 
-def run_blocking(told: Coroutine[Any, Any, T]) -> T:
+def _numeric(host: str, port: int) -> Where:
+    """An address needs no name server, and so no thread."""
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+
+
+def run_blocking(waiting: Coroutine[Any, Any, T]) -> T:
     """The end of a coroutine that awaits a `BlockingWait`."""
     try:
-        told.send(None)
+        waiting.send(None)
     except StopIteration as end:
         return end.value
     raise InternalError("a coroutine that blocks has waited for an event loop")
