@@ -61,9 +61,11 @@ def a_device() -> Any:
 
 
 def link_watches() -> int:
-    """Sockets of this process that the kernel sends messages about links."""
+    """Sockets of this process that the kernel sends messages about links. A lane that asks for addresses opens one for
+    a moment, which is in no group."""
     with open("/proc/net/netlink") as file:
-        inodes = {line.split()[-1] for line in file}
+        fields = [line.split() for line in list(file)[1:]]
+    inodes = {one[-1] for one in fields if int(one[3], 16)}
     found = 0
     for one in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
