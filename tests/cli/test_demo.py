@@ -27,7 +27,7 @@ from softmrc.demo.outcome import (
     withdrawal_of,
 )
 from softmrc.demo.planes import FAULTS, Planes
-from softmrc.demo.script import FLAP_S, LEAST_S, MOST_S, Director, ScriptedFault, duration_s, scripted
+from softmrc.demo.script import FLAP_S, LEAST_S, MOST_S, Director, ScriptedFault, scripted
 from softmrc.demo.story import MRC, TCP, NetworkSample, TrainingRun
 from softmrc.demo.traffic import Traffic, _ports
 from softmrc.engine import EvState
@@ -59,7 +59,7 @@ def test_figures_of_a_job_that_ends(calm_ms: list[float], faulty_ms: list[float]
     assert math.isclose(found.run_s, sum(faulty_ms) / 1e3) and math.isclose(
         found.calm_s * (1 + found.extra), found.run_s
     )
-    assert "0 failed steps" in found.sentence and f"{found.extra:+.0%} run time, identical weights" in found.sentence
+    assert "0 failed steps" in found.words and f"{found.extra:+.0%} run time, identical weights" in found.words
 
 
 @given(times_ms)
@@ -68,7 +68,7 @@ def test_a_job_that_stops(faulty_ms: list[float]) -> None:
     faulty.steps = 100
     found = outcome_of(job(TCP, [10.0] * 5), faulty)
     assert found.stopped_at == len(faulty_ms) + 1 and found.failed_steps == 1 and not found.is_identical
-    assert found.sentence == f"TCP: job stopped at step {len(faulty_ms) + 1} of 100"
+    assert found.words == f"job stopped at step {len(faulty_ms) + 1} of 100"
 
 
 def test_a_job_that_stops_at_its_first_step() -> None:
@@ -165,9 +165,8 @@ faults = st.lists(
 def test_faults_come_one_by_one_and_are_repaired(
     some: list[ScriptedFault], steps: int, step_s: float, stop_s: float
 ) -> None:
-    lasts_s = duration_s(steps, len(some), step_s)
-    assert LEAST_S <= lasts_s <= MOST_S
-    script = scripted(tuple(some), steps, lasts_s)
+    script = scripted(tuple(some), steps, step_s)
+    assert all(LEAST_S <= one.lasts_s <= MOST_S for one in script)
     assert [one.label for one in script] == [one.label for one in some]
     assert all(0 <= one.step < steps for one in script)
     broken: list[ScriptedFault] = []
@@ -184,6 +183,14 @@ def test_faults_come_one_by_one_and_are_repaired(
     assert [began for _, began in changed] == [i % 2 == 0 for i in range(len(changed))]
     director.stop()
     assert not broken and director.active is None
+
+
+def test_a_fault_waits_until_data_is_on_its_way() -> None:
+    orders: list[bool] = []
+    fault = ScriptedFault("silent", "silent", (0,), step=3, delay_s=0.5)
+    director = Director((fault,), lambda fault, is_broken: orders.append(is_broken))
+    assert [director.tick(step, now) for step, now in ((2, 0.0), (3, 1.0), (3, 1.4), (4, 1.45))] == [[]] * 4
+    assert director.tick(4, 1.5) == [(fault, True)] and orders == [True]
 
 
 def test_a_flapping_link() -> None:
@@ -209,7 +216,7 @@ def test_rates_of_planes() -> None:
     found = Traffic(at + 5, delivered * 2, delivered).since(5.0)
     assert found.rates_gbps(np.array([0.0, 1.0, 2.0])).tolist() == [[1.0, 0.0], [0.0, 2.0]]
     assert found.rates_gbps(np.array([0.0, 2.0]), given=True).tolist() == [[1.0], [2.0]]
-    assert found.last_given_s(0, 0.0, 2.0, 100) == 1.0 and found.last_given_s(1, 0.0, 1.0, 100) is None
+    assert found.last_given_s([0], 0.0, 2.0, 100) == 1.0 and found.last_given_s([1], 0.0, 1.0, 100) is None
 
 
 def test_counters_of_a_switch() -> None:
@@ -322,9 +329,9 @@ def test_the_page_says_it_all() -> None:
     network = Planes(4)
     text = report.page(whole_story(), network, is_encrypted=False, command="softmrc demo --steps 40", load=0.5)
     for words in (
-        "1 network fault. MRC: 0 failed steps", "TCP: 0 failed steps, longest stall 2.4 s", "Where TCP is better: ",
+        "1 network fault while 4 ranks train", "</b>: 0 failed steps, longest stall 2.4 s", "Where TCP is better: ",
         "A plane is one of several", "plane 2 silent", "Steps completed", "5th to their 95th", network.tcp_text,
-        "The first 200 ms of plane 2 silent: MRC", "The first 200 ms of plane 2 silent: TCP", "paths withdrawn within",
+        "First fault, plane 2 silent: 200 ms of MRC", "200 ms of TCP", "paths withdrawn within",
         "another order than MRC", "softmrc demo --steps 40", "seed 0", "softmrc ctl faults", "1,234 packets sent",
     ):  # fmt: skip
         assert words in text.replace("&#x27;", "'"), words
@@ -337,7 +344,7 @@ def test_the_page_of_loopback_claims_nothing_of_tcp_with_faults() -> None:
     for run in runs:
         run.traffic = None
     text = report.page(runs, Loopback(4), is_encrypted=True, command="softmrc demo --loopback", load=9.0)
-    assert Loopback.tcp_text in text and "TCP:" not in text and "The first 200 ms" not in text
+    assert Loopback.tcp_text in text and "<b>TCP</b>" not in text and "First fault" not in text
     assert "MRC encrypted" in text
 
 
@@ -346,7 +353,7 @@ def test_the_page_of_a_job_that_stopped() -> None:
     runs[-1] = job(TCP, [90.0] * 20, SILENT, stopped="rank 1: timed out", digests={})
     runs[-1].steps = 40
     text = report.page(runs, Planes(4), is_encrypted=False, command="softmrc demo", load=0.5)
-    assert "TCP: job stopped at step 21 of 40" in text and '<span class="pill no">stopped' in text
+    assert "</b>: job stopped at step 21 of 40" in text and '<span class="pill no">stopped' in text
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[one.label for one in FAULTS])

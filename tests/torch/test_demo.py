@@ -65,7 +65,7 @@ def test_the_demo_on_loopback(tmp_path: Path) -> None:
 
 def is_of_namespaces(done: subprocess.CompletedProcess[str], page: str) -> None:
     assert "TCP, with faults" in done.stdout and "TCP: 0 failed steps" in done.stdout
-    assert "planes 0 and 1 silent" in page and "The first 200 ms of plane 2 silent: TCP" in page
+    assert "First fault, planes 1 and 2 silent: 200 ms of TCP" in page
 
 
 @pytest.mark.lab

@@ -17,7 +17,7 @@ def faults(run: TrainingRun, planes: int, ranks: int) -> str:
     parts = []
     for number, (fault, start, end) in enumerate(run.bands, 1):
         when = f"from step {fault.step + 1}, for {end - start:.1f} s"
-        words = f"<b>{number}</b> {html.escape(fault.label)}<br>{when}"
+        words = f"<b>{number}.</b> {html.escape(fault.label)}<br>{when}"
         parts.append(f"<figure>{drawing(fault, planes, ranks)}<figcaption>{words}</figcaption></figure>")
     return f'<div class="row" style="{COLUMNS}">{"".join(parts)}</div>' if parts else ""
 

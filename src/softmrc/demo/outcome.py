@@ -37,12 +37,11 @@ class Outcome:
         return self.run_s / self.calm_s - 1
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         if self.stopped_at is not None:
-            return f"{self.transport}: job stopped at step {self.stopped_at} of {self.steps}"
+            return f"job stopped at step {self.stopped_at} of {self.steps}"
         weights = "identical weights" if self.is_identical else "different weights"
-        words = f"longest stall {seconds(self.stall_s)}, {self.extra:+.0%} run time, {weights}"
-        return f"{self.transport}: 0 failed steps, {words}"
+        return f"0 failed steps, longest stall {seconds(self.stall_s)}, {self.extra:+.0%} run time, {weights}"
 
 
 def outcome_of(calm: TrainingRun, faulty: TrainingRun) -> Outcome:
@@ -73,9 +72,12 @@ def outcomes(runs: Sequence[TrainingRun]) -> list[Outcome]:
     return found
 
 
+def count_of(found: Sequence[Outcome]) -> str:
+    return f"{found[0].faults} network fault{'' if found[0].faults == 1 else 's'}"
+
+
 def headline(found: Sequence[Outcome]) -> str:
-    count = found[0].faults
-    return ". ".join([f"{count} network fault{'' if count == 1 else 's'}", *(one.sentence for one in found)]) + "."
+    return ". ".join([count_of(found), *(f"{one.transport}: {one.words}" for one in found)]) + "."
 
 
 def where_tcp_is_better(mrc: Outcome, tcp: Outcome) -> str:

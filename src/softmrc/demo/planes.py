@@ -28,10 +28,10 @@ SYSCTLS = {
     "conf/default/rp_filter": "0",
 }
 FAULTS = (
-    ScriptedFault("plane 2 silent", "silent", (2,)),
+    ScriptedFault("planes 1 and 2 silent", "silent", (1, 2)),
     ScriptedFault("link of rank 1 to plane 1 down", "down", (1,), rank=1),
     ScriptedFault("link of rank 3 to plane 3 flapping", "flap", (3,), rank=3),
-    ScriptedFault("planes 0 and 1 silent", "silent", (0, 1)),
+    ScriptedFault("plane 2 silent", "silent", (2,)),
     ScriptedFault(f"plane 0 slowed to {SLOW_BPS // 10**6} Mb/s", "slow", (0,)),
 )
 

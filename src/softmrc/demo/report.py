@@ -20,7 +20,7 @@ from softmrc._support.report.plots import Band, Series, at_both_widths
 from softmrc.demo import drawing
 from softmrc.demo.outcome import (
     Outcome,
-    headline,
+    count_of,
     milliseconds,
     outcomes,
     pick,
@@ -63,17 +63,12 @@ def page(runs: Sequence[TrainingRun], network: Network, *, is_encrypted: bool, c
         section("Goodput by plane", "What each plane delivered to the job over MRC.", _planes(mrc)),
         section("About this run", "", _footer(runs, network, is_encrypted, command, load)),
     ]
-    return page_of(TITLE, headline(found), [_verdict(one) for one in found], parts)
+    return page_of(TITLE, f"{count_of(found)} while {RANKS} ranks train.", [_verdict(one) for one in found], parts)
 
 
 def _verdict(one: Outcome) -> str:
-    if one.stopped_at is not None:
-        return verdict_line(
-            False, "stopped", one.transport, f"the job stopped at step {one.stopped_at} of {one.steps}."
-        )
-    same = "the weights are identical to those of the undisturbed run, bit by bit"
-    text = f"no step failed; {same if one.is_identical else 'the weights differ from those of the undisturbed run'}."
-    return verdict_line(one.is_identical, "finished" if one.is_identical else "differs", one.transport, text)
+    kind = "stopped" if one.stopped_at is not None else "finished" if one.is_identical else "differs"
+    return verdict_line(one.is_identical, kind, one.transport, f"{one.words}.")
 
 
 def _figures(runs: Sequence[TrainingRun], found: Sequence[Outcome]) -> str:
@@ -109,7 +104,7 @@ def bands(run: TrainingRun, width: int = plots.WIDTH) -> list[Band]:
 
 
 def _label(number: int, text: str, width: int) -> str:
-    return f"{number} {text}" if width >= plots.WIDTH else str(number)
+    return f"{number}. {text}" if width >= plots.WIDTH else str(number)
 
 
 def _progress(jobs: Sequence[TrainingRun]) -> str:
@@ -154,7 +149,7 @@ def _fault_costs(jobs: Sequence[TrainingRun]) -> str:
     rows = []
     for number, fault in enumerate(jobs[0].script, 1):
         worst = [f"{run.during(fault).max():,.0f} ms" if len(run.during(fault)) else "" for run in jobs]
-        rows.append([f"{number} {fault.label}", *worst])
+        rows.append([f"{number}. {fault.label}", *worst])
     return _folding(["fault", *(run.transport for run in jobs)], rows)
 
 
@@ -171,8 +166,8 @@ def _zooms(jobs: Sequence[TrainingRun]) -> list[str]:
             fault, start, end = run.bands[0]
             near = run.traffic.since(start)
             body = at_both_widths(lambda width, near=near: _zoom(near, width))  # type: ignore[misc]
-            words = zoom_words(near, fault.planes[0], end - start)
-            parts.append(section(f"The first {ZOOM_S * 1e3:.0f} ms of {fault.label}: {run.transport}", words, body))
+            title = f"First fault, {fault.label}: {ZOOM_S * 1e3:.0f} ms of {run.transport}"
+            parts.append(section(title, zoom_words(near, fault.planes, end - start), body))
     return parts
 
 
@@ -184,17 +179,17 @@ def _zoom(near: Traffic, width: int) -> str:
     return plots.line_chart(series, "ms", "Gb/s", begun, width=width)
 
 
-def zoom_words(near: Traffic, plane: int, lasts_s: float) -> str:
+def zoom_words(near: Traffic, planes: Sequence[int], lasts_s: float) -> str:
     """What the plot shows, in figures: the last byte, and who takes over."""
-    last = near.last_given_s(plane, 0.0, lasts_s, DATA_BYTES)
+    last = near.last_given_s(planes, 0.0, lasts_s, DATA_BYTES)
     before, after = (near.rates_gbps(np.array(span)).sum() for span in ((-lasts_s, 0.0), (0.0, lasts_s)))
     words = "Delivered by each plane. "
     if last is None:
-        words += f"No data was sent into plane {plane} while it was silent. "
+        words += "No data was sent into what was silent. "
     else:
-        words += f"Hosts last sent data into plane {plane} {milliseconds(last)} after it went silent. "
+        words += f"Hosts last sent data into what was silent after {milliseconds(last)}. "
     share = f"{after / before:.0%}" if before else "none"
-    return f"{words}While it was, the others delivered {share} of what all of them did before."
+    return f"{words}While the fault lasted, the other planes delivered {share} of what all did before it."
 
 
 def _paths(run: TrainingRun) -> str:
@@ -202,7 +197,7 @@ def _paths(run: TrainingRun) -> str:
     for number, fault in enumerate(run.script, 1):
         seen = withdrawal_of(run, fault)
         if seen is not None:
-            lines.append(f"<li>{html.escape(f'{number} {fault.label}: {seen.sentence}')}.</li>")
+            lines.append(f"<li>{html.escape(f'{number}. {fault.label}: {seen.sentence}')}.</li>")
     counts = run.counters
     if counts:
         sent, again = counts["packets_sent"], counts["packets_retransmitted"]

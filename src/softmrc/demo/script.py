@@ -3,6 +3,7 @@ jobs of different speed meet the same faults."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,21 +22,18 @@ class ScriptedFault:
     rank: int | None = None  # whose links; None: all of them
     step: int = 0
     lasts_s: float = 2.0
+    delay_s: float = 0.0  # after the step before has ended: gradients are then on their way
 
     @property
     def flaps(self) -> bool:
         return self.kind == "flap"
 
 
-def scripted(faults: tuple[ScriptedFault, ...], steps: int, lasts_s: float) -> tuple[ScriptedFault, ...]:
-    """The faults, spread evenly over a job."""
+def scripted(faults: tuple[ScriptedFault, ...], steps: int, step_s: float) -> tuple[ScriptedFault, ...]:
+    """The faults, spread evenly over a job whose steps take so long. Each ends before the next one begins."""
     every = steps / len(faults)
-    return tuple(replace(one, step=int(every * (at + 0.3)), lasts_s=lasts_s) for at, one in enumerate(faults))
-
-
-def duration_s(steps: int, faults: int, median_step_s: float) -> float:
-    """How long each fault lasts: on a fast machine it must end before the next one begins."""
-    return min(max(SHARE * steps / faults * median_step_s, LEAST_S), MOST_S)
+    times = {"lasts_s": min(max(SHARE * every * step_s, LEAST_S), MOST_S), "delay_s": step_s / 2}
+    return tuple(replace(one, step=int(every * (at + 0.3)), **times) for at, one in enumerate(faults))
 
 
 Break = Callable[[ScriptedFault, bool], None]  # begin it, or repair it
@@ -50,6 +48,7 @@ class Director:
         self.active: ScriptedFault | None = None
         self._is_broken = False
         self._began_at = self._turned_at = 0.0
+        self._due_at = math.inf
 
     def tick(self, step: int, now: float) -> list[tuple[ScriptedFault, bool]]:
         """Do what is due; returns what began (True) or ended."""
@@ -58,8 +57,10 @@ class Director:
             changed.append((self.active, False))
             self.stop()
         if self.active is None and self._waiting and step >= self._waiting[0].step:
+            self._due_at = min(self._due_at, now + self._waiting[0].delay_s)
+        if now >= self._due_at:
             self.active = self._waiting.pop(0)
-            self._began_at = now
+            self._began_at, self._due_at = now, math.inf
             self._turn(True, now)
             changed.append((self.active, True))
         elif self.active is not None and self.active.flaps and now - self._turned_at >= FLAP_S:

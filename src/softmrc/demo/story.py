@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from softmrc.demo.ranks import DemoRanks, RankMessage, RankPlace
-from softmrc.demo.script import Director, ScriptedFault, duration_s, scripted
+from softmrc.demo.script import Director, ScriptedFault, scripted
 from softmrc.demo.traffic import Sampler, Traffic
 from softmrc.errors import InternalError
 
@@ -130,8 +130,7 @@ def perform(network: Network, steps: int, env: Mapping[str, str], view: View) ->
             if run.stopped and not run.script:
                 raise InternalError(f"the undisturbed job over {run.transport} stopped: {run.stopped}")
             if number == 1:
-                lasts_s = duration_s(steps, len(network.faults), run.median_ms / 1e3)
-                script = scripted(network.faults, steps, lasts_s)
+                script = scripted(network.faults, steps, run.median_ms / 1e3)
                 runs.append(TrainingRun(MRC, steps, script))
             elif number == 2:
                 runs.append(TrainingRun(TCP, steps))

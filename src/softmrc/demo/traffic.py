@@ -32,9 +32,9 @@ class Traffic:
         at_edges = np.array([np.interp(edges, self.at_s, one) for one in counts.T])
         return np.asarray(np.diff(at_edges) * 8 / np.diff(edges) / 1e9)
 
-    def last_given_s(self, plane: int, start: float, end: float, packet_bytes: int) -> float | None:
-        """When, between two moments, hosts last gave a plane more than a few small packets between two samples."""
-        counts = self.given[:, plane]
+    def last_given_s(self, planes: Sequence[int], start: float, end: float, packet_bytes: int) -> float | None:
+        """When, between two moments, hosts last gave some planes more than so many bytes between two samples."""
+        counts = self.given[:, list(planes)].sum(axis=1)
         found = None
         for (a, before), (b, after) in pairwise(zip(self.at_s, counts, strict=True)):
             if start < b <= end and a < end and after - before >= packet_bytes:
