@@ -9,6 +9,10 @@ from softmrc.demo import engine as demo
 
 WIDTH, HEIGHT = 860, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 46, 44
+STYLE = """<style>
+  .back { fill: #ffffff; } text { fill: #1d2433; } .grid { stroke: #00000022; }
+  @media (prefers-color-scheme: dark) { .back { fill: #1b1f2a; } text { fill: #e6eaf2; } .grid { stroke: #ffffff33; } }
+</style>"""
 COLOURS = ("#4c78a8", "#72b7b2", "#f58518", "#54a24b")
 
 
@@ -25,10 +29,11 @@ def draw(result: demo.DemoResult) -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="20" font-size="14" font-weight="bold" fill="#222">One connection, four planes, 64 MiB: '
-        f"plane {demo.LOST_PLANE} goes silent at {result.plane_lost_us:,.0f} µs</text>",
+        'font-family="sans-serif" font-size="13">',
+        STYLE,
+        f'<rect class="back" width="{WIDTH}" height="{HEIGHT}"/>',
+        f'<text x="{LEFT}" y="20" font-size="15" font-weight="bold">One connection over four planes, 64 MiB: '
+        f"plane {demo.LOST_PLANE} fails after {result.plane_lost_us:,.0f} µs</text>",
     ]
     base = [0.0] * bins
     for plane in range(planes):
@@ -41,22 +46,22 @@ def draw(result: demo.DemoResult) -> str:
         base = top
     for gbps in range(0, full // 10**9 + 1, 100):
         py = y(gbps * 1e9)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{py:.1f}" y2="{py:.1f}" stroke="#00000022"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{py + 4:.1f}" text-anchor="end" fill="#444">{gbps}</text>')
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{py:.1f}" y2="{py:.1f}" class="grid"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{py + 4:.1f}" text-anchor="end">{gbps}</text>')
     for us in range(0, int(result.simulated_us) + 1, 200):
-        parts.append(f'<text x="{x(us):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#444">{us}</text>')
+        parts.append(f'<text x="{x(us):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{us}</text>')
     cut = x(result.plane_lost_us)
     parts += [
         f'<line x1="{cut:.1f}" x2="{cut:.1f}" y1="{TOP - 8}" y2="{HEIGHT - BOTTOM}" stroke="#c0392b" '
         'stroke-width="1.5" stroke-dasharray="5 3"/>',
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end" fill="#444">simulated time, µs</text>',
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end">simulated time, µs</text>',
         f'<text x="16" y="{TOP + plot_h / 2}" transform="rotate(-90 16 {TOP + plot_h / 2})" '
-        'text-anchor="middle" fill="#444">goodput, Gb/s</text>',
+        'text-anchor="middle">goodput, Gb/s</text>',
     ]
     for plane in range(planes):
         px = LEFT + plane * 84
         parts.append(f'<rect x="{px}" y="28" width="11" height="11" fill="{COLOURS[plane % len(COLOURS)]}"/>')
-        parts.append(f'<text x="{px + 16}" y="38" fill="#444">plane {plane}</text>')
+        parts.append(f'<text x="{px + 16}" y="38">plane {plane}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
