@@ -129,6 +129,7 @@ cli-reference: $(VENV)/.built ## Write the reference of the commands from their 
 
 settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/reference/configuration.md and src/softmrc/engine/counters.py
 	$(BIN)/python tools/settings.py
+	$(BIN)/python tools/formats.py
 	$(BIN)/python tools/counters.py
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7

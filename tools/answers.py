@@ -60,7 +60,7 @@ def section(name: str, question: str, found: Answer) -> str:
     return f"## {question}\n\n{found.text}\n\n    {command(name)}\n"
 
 
-HEAD = f"""# Answers
+HEAD = f"""# Scenario answers
 
 Every scenario that comes with SoftMRC asks a question; here are the answers, computed from runs of {SEEDS} seeds each.
 `make answers` writes this page.

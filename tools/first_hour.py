@@ -1,7 +1,7 @@
 """Does what a new user does in the first hour, and compares with what the pages say: tools/first_hour.py [WHEEL...]
 
 The wheels are softmrc's and softmrc-bench's; without any it builds them (tools/wheel.py). Then,
-in a clean virtual environment and an empty folder: what the README installs and runs, every benchmark in its quick
+in a clean virtual environment and an empty folder: what the pages install and run, every benchmark in its quick
 form, the help of every command, and settings that are wrong. A traceback anywhere is a failure, and so is a session
 that prints something else than its page shows.
 """
@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "guides" / "connections.md").read_text()
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 # What is tried, and what must be among the words.
@@ -90,10 +90,10 @@ class NewUser:
             said = [line for line in done.stderr.splitlines() if words in line]
             shown = " ".join([*(f"{name}={value}" for name, value in more.items()), "softmrc", *arguments])
             self.expect(f"{shown}: one line", done.returncode != 0 and len(said) == 1, done.stderr)
-        blocks = FENCED.findall(README)
+        blocks = FENCED.findall(GUIDE)
         at = next(n for n, (kind, text) in enumerate(blocks) if kind == "python" and "Pair(" in text)
         done = self.run("python", "-c", blocks[at][1])
-        self.expect("the session of the README prints what it shows", done.stdout == blocks[at + 1][1], done.stdout)
+        self.expect("the session of the guide prints what it shows", done.stdout == blocks[at + 1][1], done.stdout)
         names = re.findall(r"^│ (\w[\w-]*) ", self.run("softmrc", "--help", COLUMNS="100").stdout, re.MULTILINE)
         for name in names:
             self.expect(f"softmrc {name} --help", self.run("softmrc", name, "--help").returncode == 0, "")

@@ -394,7 +394,7 @@ def answer_by_name(file: str) -> Answer:
 
 
 HEAD = """\
-# Results beside the published ones
+# Published results
 
 Written by `make paper` (seed 1, {seconds:.0f} s on {workers} processes). Each row is a scenario in
 `scenarios/paper/`, to be run alone with `softmrc sim scenarios/paper/NAME.toml --report out.html`. MRC is the

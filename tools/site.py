@@ -1,7 +1,7 @@
-"""Builds the pages as a site, from README.md and docs/: python tools/site.py. A link that leads nowhere is an error.
+"""Builds the pages as a site, from README.md and docs/: python tools/site.py. A dangling link or anchor is an error.
 
-Pages link to each other as they lie in the repository. Links to what is no page (sources, tests) become plain words,
-since a site has no sources.
+Pages link to each other as they lie in the repository. Links to sources and tests become plain words, since a site has
+no sources. Pictures are placed beside their pages.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build" / "pages"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PLACED = ("*.md", "*.svg", "*.png", "*.css")
 
 
 def placed() -> dict[Path, Path]:
-    """Where each page of the repository goes on the site."""
+    """Where each page and picture of the repository goes on the site."""
     found = {ROOT / "README.md": PAGES / "index.md"}
-    found |= {file: PAGES / file.relative_to(ROOT / "docs") for file in (ROOT / "docs").rglob("*.md")}
-    found |= {file: PAGES / file.relative_to(ROOT / "docs") for file in (ROOT / "docs").rglob("*.svg")}
-    found |= {file: PAGES / file.relative_to(ROOT) for file in (ROOT / "examples").glob("*.md")}
+    for pattern in PLACED:
+        found |= {file: PAGES / file.relative_to(ROOT / "docs") for file in (ROOT / "docs").rglob(pattern)}
     return found | {ROOT / name: PAGES / name for name in TOP if (ROOT / name).exists()}
 
 
@@ -41,6 +41,8 @@ def relinked(file: Path, places: dict[Path, Path]) -> str:
         if there.is_dir() and there / "README.md" in places:
             there = there / "README.md"
         if there not in places:
+            if picture:
+                raise SystemExit(f"{file.relative_to(ROOT)} shows {target}, which is not placed on the site")
             return words
         here = places[file].parent
         return f"{picture}[{words}]({Path(*_relative(places[there], here))}{anchor})"
@@ -69,7 +71,8 @@ def main() -> None:
     done = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     if done.returncode:
         sys.exit(done.returncode)
-    print(f"site/index.html, {len(list((ROOT / 'site').rglob('*.html')))} pages")
+    print(f"site/index.html, {len(list((ROOT / 'site').rglob('*.html')))} pages; search needs a server:")
+    print("  python -m http.server -d site 8000 --bind 127.0.0.1")
 
 
 if __name__ == "__main__":

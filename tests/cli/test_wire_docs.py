@@ -1,4 +1,4 @@
-"""docs/reference/wire.md and the example it tells of: what is printed there is what comes out."""
+"""The pages on the wire format and on captures: sessions print what the pages show."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from in_process import softmrc_here
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "reference" / "wire.md"
+TUTORIAL = ROOT / "docs" / "tutorials" / "read-a-capture.md"
 MODULES = [softmrc.wire, softmrc.wire.srv6, sys.modules["softmrc.wire.packet"], sys.modules["softmrc.wire.capture"]]
 
 
@@ -28,7 +29,7 @@ def session(text: str) -> dict[str, str]:
 # A real process: one of the commands runs a program of the examples.
 @pytest.mark.process
 def test_the_session_is_real(tmp_path: Path) -> None:
-    printed = session(DOCS.read_text())
+    printed = session(TUTORIAL.read_text())
     assert len(printed) == 3
     for command, expected in printed.items():
         program, *arguments = command.split()

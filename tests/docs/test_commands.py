@@ -34,24 +34,24 @@ LIMIT_S = 600  # a bound, not a measurement
 # Of a page, what begins so, and why it is not run here.
 LEFT = {
     ("tutorials/design-a-fabric.md", ""): "tests/cli/test_fabric_docs.py compares every word",
+    ("tutorials/find-the-cable.md", ""): "tests/docs/test_find_the_cable.py runs it",
+    ("tutorials/read-a-capture.md", ""): "tests/cli/test_wire_docs.py compares every word",
+    ("tutorials/two-hosts.md", ""): "tests/docs/test_two_hosts.py runs it between two namespaces",
+    ("reference/wire.md", ">>>"): "tests/cli/test_wire_docs.py compares every word",
     ("guides/study.md", ""): "tests/cli/test_fabric_docs.py compares every word",
     (
         "guides/lab.md",
         "sudo ",
     ): "tests/cli/test_fabric_docs.py runs the session, tests/lab/test_mrc.py what goes over it",
-    ("reference/wire.md", ""): "tests/cli/test_wire_docs.py compares every word",
-    ("tutorials/two-hosts.md", ""): "tests/docs/test_two_hosts.py runs it between two namespaces",
-    ("README.md", "from softmrc"): "tests/docs/test_pages.py compares every word",
-    ("guides/connections.md", "from softmrc"): "tests/docs/test_pages.py has both ends",
+    ("guides/connections.md", "from softmrc import connect"): "tests/docs/test_pages.py has both ends",
     ("evidence/scenario-answers.md", ""): "below, all in one process",
     ("guides/mapper.md", "sudo "): "tests/mapper/test_lab.py has a lab of its own",
     ("guides/monitoring.md", "sudo "): "tests/agent/test_page.py clicks through it",
-    ("guides/monitoring.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
     ("guides/monitoring.md", "softmrc dash"): "tests/agent/test_page.py clicks through it",
-    ("security.md", "SOFTMRC_IDENTITY"): "tests/hostile/test_identity.py has both ends",
+    ("guides/slow-job.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
+    ("guides/encryption.md", "SOFTMRC_IDENTITY"): "tests/hostile/test_identity.py has both ends",
     ("guides/training-jobs.md", "softmrc sim"): "minutes; tests/sim/test_jobs.py asks for less",
     ("evidence/retries.md", ""): "minutes; tests/sim/test_retries.py asks for less",
-    ("guides/connections.md", "softmrc bench"): "minutes, and namespaces; tests/udp/test_bench.py asks for less",
 }
 # In a command or a snippet of a page: what stands there, and what is run instead.
 INSTEAD = [
@@ -68,6 +68,7 @@ INSTEAD = [
     (r"scenarios/paper/incast-victim", "scenarios/slow-link"),
     (r'"mine"', '"snippet{pid}"'),
     (r"qpn=0x22", "qpn=node.queue_pairs()[0]['qpn']"),
+    (r"-d 30264-0", "-d {device}"),
 ]
 # Snippets that begin so need something before them.
 ONE_RANK = "import os, torch.distributed as dist, softmrc.torch\n" + "".join(
@@ -190,6 +191,7 @@ class World:
         for name in ("home", "run", "elsewhere"):
             (folder / name).mkdir(mode=0o700)
         self._behind: list[subprocess.Popen[str]] = []
+        self.device = ""  # of the job
 
     def env(self, runtime: str = "run", **more: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMRC_")}
@@ -221,6 +223,7 @@ class World:
             for number, runtime in enumerate(("run", "elsewhere"))
         ]
         assert self.first_line(ranks[0]) == "runs\n"
+        self.device = f"{ranks[0].pid}-0"
 
     def close(self) -> None:
         for process in self._behind:
@@ -264,7 +267,7 @@ def test_it_runs(code: Code, world: World) -> None:
         short = next((text for start, text in BEFORE.items() if part.startswith(start)), "") + part
         for there, here in INSTEAD:
             short = re.sub(there, here, short)
-        short = short.replace("{pid}", str(os.getpid()))
+        short = short.replace("{pid}", str(os.getpid())).replace("{device}", world.device)
         run(world, short.replace("{port}", world.serve()) if "{port}" in short else short, code.is_python)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ import typer
 from softmrc.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
 NOTES = sorted((ROOT / "docs" / "design").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NO_COMMANDS = ("import", "group", "seal", "identity")  # of Python; and labels in the derivation of keys
@@ -33,16 +33,17 @@ def tool(name: str) -> ModuleType:
     return found
 
 
-def test_the_session_of_the_readme_prints_what_it_shows() -> None:
-    blocks = FENCED.findall(README)
+def test_the_session_in_one_process_prints_what_it_shows() -> None:
+    blocks = FENCED.findall((ROOT / "docs" / "guides" / "connections.md").read_text())
     at = next(n for n, (kind, text) in enumerate(blocks) if kind == "python" and "Pair(" in text)
     done = subprocess.run([sys.executable, "-c", blocks[at][1]], capture_output=True, text=True, timeout=60)
     assert done.stdout == blocks[at + 1][1], done.stderr
 
 
-@pytest.mark.parametrize(("page", "port"), [("README.md", "17091"), ("docs/guides/connections.md", "17092")])
-def test_the_connection_of_a_page_connects(page: str, port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = FENCED.findall((ROOT / page).read_text())
+def test_the_connection_of_the_guide_connects(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    found = FENCED.findall((ROOT / "docs" / "guides" / "connections.md").read_text())
     text = next(text for kind, text in found if kind == "python" and "listen(" in text)
     common, server, client = re.split(r"\n(?=with )", text.replace("7000", port))
     known: dict[str, Any] = {}
