@@ -1,6 +1,6 @@
 // Counts what a loaded library allocates, so that a test can say "nothing per packet" and a bench "so many bytes per
-// queue pair". The library itself knows nothing of it: where it calls operator new and delete, functions that count are
-// put in their place once it is asked for. The rest of the process keeps its own.
+// queue pair". The library itself knows nothing of it: where it calls operator new and delete, functions that count
+// are put in their place on request. The rest of the process keeps its own.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace softmrc::benchmarks {
 
 // From now on, what the library that was loaded from this file allocates and frees is counted. Returns how many of its
-// references were replaced; none: it is not loaded, or brings operators of its own.
+// references were replaced; none: it is not loaded, or brings its own operators.
 std::size_t watch_allocations(const char* path);
 
 struct AllocationCount {

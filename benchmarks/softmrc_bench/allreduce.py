@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from softmrc._support.subprocesses import python_command
@@ -109,18 +110,18 @@ def _store() -> Iterator[str]:
 
 def _summary(nbytes: int, rows: list[tuple[float, float | None]]) -> dict[str, Any]:
     """One size, from (our seconds, Gloo's) of each round: bandwidth from 1 MiB, times below."""
-    pairs = [(ours, gloo) for ours, gloo in rows if gloo]
-    if nbytes < MIB:
-        figures = {"us": Sampled(ours * 1e6 for ours, _ in rows), "gloo": None, "ratio": None}
-        if not pairs:
-            return figures
-        ratio = Sampled(ours / gloo for ours, gloo in pairs)
-        return figures | {"gloo": Sampled(gloo * 1e6 for _, gloo in pairs), "ratio": ratio}
-    figures = {"gbytes_s": _gbytes_s(nbytes, [ours for ours, _ in rows]), "gloo": None, "ratio": None}
-    if not pairs:
-        return figures
-    ratio = Sampled(gloo / ours for ours, gloo in pairs)
-    return figures | {"gloo": _gbytes_s(nbytes, [gloo for _, gloo in pairs]), "ratio": ratio}
+    gloo = [theirs for _, theirs in rows if theirs]
+    is_large = nbytes >= MIB
+    spoken = partial(_gbytes_s, nbytes) if is_large else _in_us
+    figures = {"gbytes_s" if is_large else "us": spoken([ours for ours, _ in rows])}
+    if not gloo:
+        return {**figures, "gloo": None, "ratio": None}
+    ratio = Sampled(theirs / ours if is_large else ours / theirs for ours, theirs in rows if theirs)
+    return {**figures, "gloo": spoken(gloo), "ratio": ratio}
+
+
+def _in_us(times_s: list[float]) -> Sampled:
+    return Sampled(took_s * 1e6 for took_s in times_s)
 
 
 def _gbytes_s(nbytes: int, times_s: list[float]) -> Sampled:
@@ -162,7 +163,7 @@ def _every_size(rounds: int) -> dict[str, Any]:
 
 
 def _through_memory(rounds: int) -> dict[str, Any]:
-    """Ranks of one machine that share memory, beside the same over loopback: speed over its speed."""
+    """Ranks of one machine over shared memory, compared with loopback: the ratio of their bandwidths."""
     found = {}
     for size, name in LARGE:
         nbytes, count = STEPS[name]

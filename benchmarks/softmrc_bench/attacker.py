@@ -69,7 +69,7 @@ class Wire:
         self._thread = threading.Thread(target=self._run, name="attacker", daemon=True)
 
     def place(self, end: int) -> list[PeerPlane]:
-        """Where device `end` (0 or 1) is told that the other one is."""
+        """The addresses that device `end` (0 or 1) has of the other one."""
         port = self._ears[end].getsockname()[1]
         return [PeerPlane(ipaddress.ip_address(HOST), port, (port,))]
 
@@ -160,7 +160,7 @@ def _rewritten(draw: random.Random, packet: bytes, _: bytes) -> bytes:
 
 
 def _renumbered(draw: random.Random, packet: bytes, _: bytes) -> bytes:
-    """As if it were another packet: the number under which it was sealed, or its PSN."""
+    """As if it were another packet: the number under which it was encrypted, or its PSN."""
     changed = bytearray(packet)
     at = draw.choice((9, 10, 11, *range(32, 52)))
     if at < len(changed):
@@ -253,13 +253,13 @@ class Target:
         qp.post_recv(count=1024)
 
     def round(self, writes: int) -> None:
-        """Writes of fresh bytes, some with an immediate; what they end with is compared with what was asked for."""
+        """Writes of fresh bytes, some with an immediate; each completion is compared with its request."""
         found, draw = self.wire.found, self._random
         self.source[:] = draw.randbytes(REGION)
         imms = []
         for number in range(writes):
             size = draw.choice((1, 3, 64, 1000, 5000, 16_000))
-            size_each = REGION // writes  # of its own: those under way have no order
+            size_each = REGION // writes  # a separate part each: those under way have no order
             at = number * size_each + draw.randrange(size_each - size)
             self.expected[at : at + size] = self.source[at : at + size]
             imm = None

@@ -75,7 +75,7 @@ class BlackHole:
         self._links: list[int] = []
         problems: list[BaseException] = []
         for namespace, interface in ends:
-            # A thread of its own, because entering a namespace is for good.
+            # A separate thread, because entering a namespace cannot be undone.
             worker = threading.Thread(target=self._attach, args=(program, namespace, interface, problems))
             worker.start()
             worker.join()

@@ -19,14 +19,14 @@ from softmrc_bench.figures import rows
 
 BENCHMARKS = {
     "engine": "Packets per second, bytes per queue pair, and round trips to leave a dead path.",
-    "udp": "Goodput and latency over real sockets, beside TCP and plain UDP in the same run.",
-    "sealed": "Encrypted packets: what they cost, and what forged, copied and spoofed packets can do.",
-    "failover": "A plane dies under load: time to recover, beside MPTCP. Needs root: it makes network namespaces.",
-    "allreduce": "All-reduces beside Gloo's in the same run, and while a plane dies; as root also over shaped links.",
-    "join": "How long 2 to 16 ranks of torch take to join, and to make a second group, beside Gloo. Needs torch.",
-    "nccl": "NCCL's all-reduces over our plugin and over its sockets, two processes on one GPU. Needs torch with CUDA.",
-    "operate": "What the mapper names in simulated fabrics of 512 hosts, and what flight recorders say of broken jobs.",
-    "assess": "The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and simulated packets.",
+    "udp": "Goodput and latency over real sockets, compared with TCP and plain UDP in the same run.",
+    "sealed": "Encrypted packets: their cost, and the effect of forged, replayed and spoofed packets.",
+    "failover": "A plane fails under load: time to recover, compared with MPTCP. Needs root, for network namespaces.",
+    "allreduce": "All-reduce compared with Gloo, and while a plane fails; as root also over shaped links.",
+    "join": "Group set-up of 2 to 16 torch ranks, compared with Gloo. Needs torch.",
+    "nccl": "NCCL's all-reduce over the plugin and over its own sockets, on one GPU. Needs torch with CUDA.",
+    "operate": "The mapper in simulated fabrics of 512 hosts, the cost of monitoring, and `softmrc explain`.",
+    "assess": "The closed forms of `softmrc assess`, compared with Monte Carlo and with simulated packets.",
 }
 
 benches = typer.Typer(help="Run the benchmarks behind the published figures.", no_args_is_help=True)
@@ -91,9 +91,9 @@ for _name, _words in BENCHMARKS.items():
 def bench_sim(
     as_json: bool = AS_JSON,
     quick: bool = typer.Option(False, help="A quick look without the large runs; not for the record."),
-    full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131 072 NICs: minutes."),
+    full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131,072 NICs: minutes."),
 ) -> None:
-    """Agreement with a public reference, speed, cores, 131 072 NICs, and failover in simulated time."""
+    """Agreement with a public reference, speed, cores, 131,072 NICs, and failover in simulated time."""
     report("sim", as_json, quick, full=full)
 
 

@@ -1,4 +1,4 @@
-"""All-reduces of CUDA tensors beside Gloo's on the same, in turns: two ranks of each kind that share one GPU.
+"""All-reduce of CUDA tensors, compared with Gloo in alternating rounds: two ranks of each that share one GPU.
 
 Several processes on one GPU get it in turns unless NVIDIA's MPS runs (`nvidia-cuda-mps-control -d`), which costs either
 kind milliseconds a step: start it before.
@@ -59,7 +59,7 @@ def reason_not() -> str | None:
         )
         return None if json.loads(probe.stdout)["devices"] else "torch sees no GPU"
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return f"torch cannot be asked for GPUs ({error})"
+        return f"torch cannot list GPUs ({error})"
 
 
 def measure(rounds: int, summary: Summary) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def bypass(trials: int, whole_plane: bool) -> list[float]:
 
 
 def false_bad(trials: int) -> int:
-    """EVs condemned although nothing was lost: every path's delay wanders by up to 0.75 RTT."""
+    """EVs withdrawn although nothing was lost: every path's delay varies by up to 0.75 RTT."""
     condemned = 0
     for trial in range(trials):
         for forward, backward in ((0.75, 0.0), (0.375, 0.375), (0.0, 0.75)):

@@ -21,6 +21,16 @@ class Sampled(float):
         return made
 
 
+def compared(rounds: Iterable[tuple[float, float]], ours: str, theirs: str, ratio: str = "ratio") -> dict[str, Sampled]:
+    """Both sides of a comparison and their ratio, by these keys, from (ours, theirs) of each round."""
+    rows = list(rounds)
+    return {
+        ours: Sampled(a for a, _ in rows),
+        theirs: Sampled(b for _, b in rows),
+        ratio: Sampled(a / b for a, b in rows),
+    }
+
+
 def percentile_99(values: Iterable[float]) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]

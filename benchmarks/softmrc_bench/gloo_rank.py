@@ -1,4 +1,4 @@
-"""A rank over Gloo, for measurements beside ours: python -m softmrc_bench.gloo_rank STORE RANK SIZE [INTERFACE]"""
+"""A rank over Gloo, to compare with: python -m softmrc_bench.gloo_rank STORE RANK SIZE [INTERFACE]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an honest connect takes beside many half-open connections, which never send anything.
+"""How long a connect takes while many half-open connections, which never send anything, are pending.
 
 Another process listens, so that its work is its own. The first connect of a pair is made before the crowd comes.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from softmrc.connection import connect
 from softmrc_bench.figures import BenchFigure, Sampled, Versus
 
-VISITORS = 1000
+PENDING = 1000
 HOST = "127.0.0.1"
 
 FIGURES = (
@@ -29,14 +29,14 @@ FIGURES = (
 )
 
 
-def accept_ms(sink: Any, tries: int, visitors: int) -> float:
-    """The median time of `connect` to a listener in the other process, with so many silent visitors before it."""
-    _allow_descriptors(visitors + 256)
+def accept_ms(sink: Any, tries: int, pending: int) -> float:
+    """The median time of `connect` to a listener in the other process, with this many pending handshakes."""
+    _allow_descriptors(pending + 256)
     took = []
     for _ in range(tries):
         port = sink.ask(do="crowd", host=HOST)["port"]
         with ExitStack() as crowd:
-            for _ in range(visitors):
+            for _ in range(pending):
                 crowd.enter_context(socket.create_connection((HOST, port), 30))
             start = time.perf_counter()
             connect(HOST, port, planes=[HOST], timeout_s=30).close()
@@ -48,7 +48,7 @@ def accept_ms(sink: Any, tries: int, visitors: int) -> float:
 def measure(sink: Any, quick: bool = False) -> dict[str, float]:
     tries = 3 if quick else 9
     return {
-        "accept_under_attack_ms": accept_ms(sink, tries, VISITORS),
+        "accept_under_attack_ms": accept_ms(sink, tries, PENDING),
         "accept_alone_ms": accept_ms(sink, tries, 0),
     }
 

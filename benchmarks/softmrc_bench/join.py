@@ -13,7 +13,7 @@ from typing import Any
 
 from softmrc._support.subprocesses import python_command
 from softmrc.errors import DeviceError
-from softmrc_bench.figures import BenchFigure, Sampled, Versus
+from softmrc_bench.figures import BenchFigure, Sampled, Versus, compared
 from softmrc_bench.ranks import BenchRanks
 
 SIZES = (2, 4, 8, 16)
@@ -76,9 +76,7 @@ def _of_size(size: int, rounds: int) -> dict[str, dict[str, Sampled]]:
         rows = [[_round(ranks, number) for ranks in both] for number in range(rounds + 1)][1:]
     found = {}
     for what in WHAT:
-        ms, gloo_ms = ([row[which][what] for row in rows] for which in (0, 1))
-        ratio = Sampled(a / b for a, b in zip(ms, gloo_ms, strict=True))
-        found[what] = {"ms": Sampled(ms), "gloo_ms": Sampled(gloo_ms), "ratio": ratio}
+        found[what] = compared(((ours[what], gloo[what]) for ours, gloo in rows), "ms", "gloo_ms")
     return found
 
 

@@ -1,7 +1,7 @@
 """A lab of eight hosts and four planes: how fast it is built and removed, whether every path is the one it says, and
 how traffic fares while it is broken and repaired.
 
-The traffic is MRC's and, beside it, Multipath TCP's. Figures that need a kind of traffic that is not here are null, and
+The traffic is MRC's, compared with Multipath TCP's. Figures that need a kind of traffic that is not here are null, and
 `not_measured` says why. Nothing is estimated.
 """
 
@@ -132,7 +132,7 @@ def _wait_for_quiet(lab: Lab) -> None:
 
 
 class _Sampler:
-    """Bytes received by each host, every five milliseconds, in a thread of its own."""
+    """Bytes received by each host, every five milliseconds, in a separate thread."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmrc.connection import connect
 from softmrc.device import Device
-from softmrc_bench.figures import BenchFigure, Sampled, Versus, percentile_99
+from softmrc_bench.figures import BenchFigure, Sampled, Versus, compared, percentile_99
 
 if TYPE_CHECKING:
     from softmrc._support.subprocesses import WorkerProcess
@@ -108,7 +108,7 @@ class Wide:
 
 
 def side_by_side(calls: list[Callable[[], float]]) -> list[float]:
-    """What each of them returns, each in a thread of its own."""
+    """What each of them returns, each in a separate thread."""
     found = [0.0] * len(calls)
     failed: list[BaseException] = []
 
@@ -128,7 +128,7 @@ def side_by_side(calls: list[Callable[[], float]]) -> list[float]:
     return found
 
 
-def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, float]:
+def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, Sampled]:
     from softmrc_bench.udp import HOT, LOOPBACK, sink, tcp_gbps
 
     with ExitStack() as stack:
@@ -139,11 +139,7 @@ def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, float]:
             theirs = sum(side_by_side([partial(tcp_gbps, one, LOOPBACK[0], seconds, HOT) for one in streams]))
             rows.append((wide.gbps(seconds), theirs))
         wide.close()
-    return {
-        "gbps": Sampled(ours for ours, _ in rows),
-        "tcp_gbps": Sampled(theirs for _, theirs in rows),
-        "ratio": Sampled(ours / theirs for ours, theirs in rows),
-    }
+    return compared(rows, "gbps", "tcp_gbps")
 
 
 def measure(rounds: int, seconds: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """MRC over a lab: one queue pair for each pair of hosts, sprayed over every SRv6 path between them.
 
-Every host is a device of its own in its own namespace, all in this process; a path is a checksum-neutral carrier, and
+Every host is a device in its own namespace, all in this process; a path is a checksum-neutral carrier, and
 an EV is its number.
 """
 
@@ -93,7 +93,7 @@ class Mrc:
         return sum(qp.state == QpState.ERROR for qp in self._senders.values())
 
     def assumed_bad(self) -> int:
-        """EVs condemned so far, over all senders."""
+        """EVs withdrawn so far, over all senders."""
         return sum(int(qp.stats()["evs_demoted"]) for qp in self._senders.values())
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ def measure_spread(lab: Lab, seconds: float) -> float:
 
 
 def measure_incast(lab: Lab, seconds: float) -> tuple[int, int, int]:
-    """All hosts send to the last one: EVs condemned, packets that switches trimmed, and queue pair errors."""
+    """All hosts send to the last one: EVs withdrawn, packets that switches trimmed, and queue pair errors."""
     last = lab.shape.hosts - 1
     trimmed = sum(state.counts.trimmed for state in lab.ports())
     traffic = Mrc(lab, dict.fromkeys(range(last), last))

@@ -1,8 +1,8 @@
 """All-reduces of NCCL over its own sockets and over our plugin, in turns, in one run on one GPU.
 
-Two processes share the GPU and take themselves for two hosts (NCCL_HOSTID), so that NCCL uses the network between them;
-NVIDIA's MPS, where it starts, lets both run at once. NCCL reads its variables once, so each way to connect them is a
-pair of processes of its own. Everything is bounded in time: what does not answer is named, with the end of its log.
+Two processes share the GPU and act as two hosts (NCCL_HOSTID), so that NCCL uses the network between them;
+NVIDIA's MPS, where it starts, lets both run at once. NCCL reads its variables once, so each transport gets
+a separate pair of processes. Everything is bounded in time: what does not answer is named, with the end of its log.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def _again(pair: RankPair, times: int) -> dict[str, Any]:
 
 
 def _killed(folder: Path, clock: TimeBudget) -> dict[str, Any]:
-    """One rank is killed in the midst of all-reduces; how long until NCCL warns of it at the other, and its words.
+    """One rank is killed during all-reduces; how long until NCCL warns of it at the other, and its message.
 
     Without MPS, under which the GPU's other processes die with one that is killed.
     """

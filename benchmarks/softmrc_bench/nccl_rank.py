@@ -132,7 +132,7 @@ def main(store: str, rank: str, size: str) -> None:
         return {"s": (time.perf_counter() - start) / count}
 
     def again(attempt: int) -> dict[str, Any]:
-        """Leave in the midst of something, and join anew."""
+        """Abort during a collective, and join again."""
         dist.all_reduce(torch.zeros(1 << 24, device="cuda"), async_op=True)
         start = time.perf_counter()
         dist.distributed_c10d._abort_process_group()

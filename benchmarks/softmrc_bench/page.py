@@ -1,4 +1,4 @@
-"""How long after a cable is pulled the page says so: a lab, its mapper, the page, and a browser that looks at it."""
+"""Time from a pulled cable to its report on the dashboard: a lab, its mapper, the page, and a browser that shows it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def a_page(watch: Any) -> Iterator[Any]:
 
 @contextmanager
 def a_mapped_lab(lab: Lab) -> Iterator[Any]:
-    """What the page is told of a lab."""
+    """The mapper's findings in a lab, as the page gets them."""
     from softmrc.ops.agent.watch import FabricWatch, MapperSource
 
     with LabFabric(lab) as fabric:

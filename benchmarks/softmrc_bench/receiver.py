@@ -36,7 +36,7 @@ def _tcp_listener(host: str, protocol: int = 0) -> socket.socket:
 
 
 def tcp(host: str, size: int, **_: Any) -> None:
-    """Receive until the end into a buffer of `size` bytes, used round and round; then say so with one byte."""
+    """Receive until the end into a buffer of `size` bytes, used round and round; then confirm with one byte."""
     with _tcp_listener(host) as server, server.accept()[0] as peer:
         buffer = memoryview(bytearray(size))
         at = total = 0
@@ -86,7 +86,7 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
 
 
 def crowd(host: str, **_: Any) -> None:
-    """Accept one peer, beside other connections that ask."""
+    """Accept one peer while other connections are pending."""
     with listen(host, planes=[host]) as listener:
         write_message(port=listener.port)
         listener.accept(60).close()

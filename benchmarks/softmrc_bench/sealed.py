@@ -14,7 +14,7 @@ from typing import Any
 from softmrc import _core
 from softmrc.errors import ConfigError
 from softmrc_bench import attacker, handshake_flood, lanes, spoofed_flood
-from softmrc_bench.figures import BenchFigure, Sampled, Versus
+from softmrc_bench.figures import BenchFigure, Sampled, Versus, compared
 from softmrc_bench.udp import HOT, LOOPBACK, Flow, mrc_latencies_us, sink
 
 SECRET = "of the benchmark"
@@ -70,15 +70,10 @@ def _goodput(rounds: int, seconds: float) -> dict[str, Any]:
     with sink() as one, sink() as two:
         plain = Flow(one, LOOPBACK[0], HOT, LOOPBACK, LOOPBACK, lanes=1, **PLAIN)
         sealed = Flow(two, LOOPBACK[0], HOT, LOOPBACK, LOOPBACK, lanes=1, **SEALED)
-        rows = [(plain.gbps(seconds), sealed.gbps(seconds)) for _ in range(rounds)]
+        rows = [(sealed.gbps(seconds), plain.gbps(seconds)) for _ in range(rounds)]
         plain.close()
         sealed.close()
-    return {
-        "plain_gbps": Sampled(a for a, _ in rows),
-        "sealed_gbps": Sampled(b for _, b in rows),
-        "ratio": Sampled(b / a for a, b in rows),
-        "cipher": _core.faster_cipher().name,
-    }
+    return {**compared(rows, "sealed_gbps", "plain_gbps"), "cipher": _core.faster_cipher().name}
 
 
 def _lanes(rounds: int, seconds: float) -> dict[str, Any]:
@@ -87,30 +82,22 @@ def _lanes(rounds: int, seconds: float) -> dict[str, Any]:
     with ExitStack() as stack:
         plain = lanes.Wide(stack.enter_context(sink()), lanes.WIDE, **PLAIN)
         sealed = lanes.Wide(stack.enter_context(sink()), lanes.WIDE, **SEALED)
-        rows = [(plain.gbps(seconds), sealed.gbps(seconds)) for _ in range(rounds)]
+        rows = [(sealed.gbps(seconds), plain.gbps(seconds)) for _ in range(rounds)]
         plain.close()
         sealed.close()
-    return {
-        "ratio_4_lanes": Sampled(b / a for a, b in rows),
-        "sealed_4_lanes_gbps": Sampled(b for _, b in rows),
-        "plain_4_lanes_gbps": Sampled(a for a, _ in rows),
-    }
+    return compared(rows, "sealed_4_lanes_gbps", "plain_4_lanes_gbps", "ratio_4_lanes")
 
 
 def _latency(rounds: int, count: int) -> dict[str, Any]:
     rows = []
     with sink() as other:
         for _ in range(rounds):
-            plain, sealed = (
+            sealed, plain = (
                 statistics.median(mrc_latencies_us(other, LOOPBACK[0], count, 2, LOOPBACK, **settings))
-                for settings in (PLAIN, SEALED)
+                for settings in (SEALED, PLAIN)
             )
-            rows.append((plain, sealed))
-    return {
-        "latency_us_p50": Sampled(b for _, b in rows),
-        "plain_latency_us_p50": Sampled(a for a, _ in rows),
-        "latency_ratio": Sampled(b / a for a, b in rows),
-    }
+            rows.append((sealed, plain))
+    return compared(rows, "latency_us_p50", "plain_latency_us_p50", "latency_ratio")
 
 
 def _forged(rounds: int, seconds: float) -> dict[str, Any]:
@@ -130,7 +117,7 @@ def _forged(rounds: int, seconds: float) -> dict[str, Any]:
     return found
 
 
-def _strangers(rounds: int, seconds: float) -> dict[str, Any]:
+def _unauthenticated(rounds: int, seconds: float) -> dict[str, Any]:
     """At the listener of a process that receives, over the same at another's."""
     rows = []
     with sink() as one, sink() as two:
@@ -163,13 +150,13 @@ def _attack(packets: int) -> dict[str, Any]:
 def measure(quick: bool = False) -> dict[str, Any]:
     """All figures; `quick` for a look, not for the record."""
     if not _core.can_seal():
-        raise ConfigError("seal", "on", "a build that can seal: OpenSSL's headers were not there")
+        raise ConfigError("seal", "on", "a build with encryption: OpenSSL's headers were not there")
     rounds, seconds = (2, 0.4) if quick else (7, 1.0)
     figures = _goodput(rounds, seconds)
     figures |= _lanes(rounds, seconds)
     figures |= _latency(rounds, 500 if quick else 3000)
     figures |= _forged(rounds, seconds)
-    figures |= _strangers(rounds, seconds)
+    figures |= _unauthenticated(rounds, seconds)
     figures |= _attack(20_000 if quick else ATTACKS)
     figures["rounds"] = rounds
     return figures

@@ -327,7 +327,7 @@ def _finished(result: sim.Result) -> sim.Result:
 
 
 def _apart(*words: str) -> dict[str, float]:
-    """A measurement in a process of its own."""
+    """A measurement in a separate process."""
     done = subprocess.run(python_command(__name__, *words), capture_output=True, text=True, check=False)
     if done.returncode:
         raise InternalError(f"run {' '.join(words)} failed: {done.stderr.strip()}")

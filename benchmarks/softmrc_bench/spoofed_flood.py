@@ -33,7 +33,7 @@ Ways = list[tuple[tuple[str, int], tuple[str, int]]]  # from where, to where
 
 def forged(kind: str, qpn: int, source: tuple[str, int], to: tuple[str, int], count: int = 64) -> list[bytes]:
     """IP packets: data that fails its ICRC, probes that do not, headers that a switch seems to have trimmed, and data
-    that seems to be sealed, under the right key's name and with a number that is new."""
+    that seems to be encrypted, under the right key's name and with a number that is new."""
     rng = random.Random(1)
     route = Route(source[0], to[0], source[1], to[1])
     made = []

@@ -1,4 +1,4 @@
-"""Real sockets: goodput and latency of the driver beside TCP and plain UDP, in the same run, in turns.
+"""Real sockets: goodput and latency of the driver, compared with TCP and plain UDP in alternating rounds.
 
 Two processes, not pinned. TCP gets the same messages, the same buffers and the same freedom.
 Ratios are taken round by round and their median reported, because the machine's speed drifts.
@@ -19,7 +19,7 @@ from softmrc._support.subprocesses import WorkerProcess, python_command
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
 from softmrc_bench import _native, half_open, lanes, links, spoofed_flood
-from softmrc_bench.figures import BenchFigure, Sampled, Versus, dumps
+from softmrc_bench.figures import BenchFigure, Sampled, Versus, compared, dumps
 from softmrc_bench.flood import flood
 from softmrc_bench.receiver import pattern
 from softmrc_bench.veth import address_of, planes_of, veth_planes
@@ -235,16 +235,13 @@ def _goodput(rounds: int, seconds: float) -> dict[str, Any]:
         rows = []
         for _ in range(rounds):
             tcp, ours, bare = tcp_gbps(three, host, seconds, HOT), plain.gbps(seconds), no_icrc.gbps(seconds)
-            rows.append((tcp, ours, bare, raw_gbps(three, host, seconds, *TRAIN)))
+            rows.append((ours, tcp, bare, raw_gbps(three, host, seconds, *TRAIN)))
         plain.close()
         no_icrc.close()
     return {
-        "tcp_gbps": Sampled(r[0] for r in rows),
-        "goodput_gbps": Sampled(r[1] for r in rows),
-        "ratio": Sampled(r[1] / r[0] for r in rows),
-        "ratio_icrc_off": Sampled(r[2] / r[0] for r in rows),
-        "ceiling_gbps": Sampled(r[3] for r in rows),
-        "ceiling_ratio": Sampled(r[1] / r[3] for r in rows),
+        **compared(((ours, tcp) for ours, tcp, _, _ in rows), "goodput_gbps", "tcp_gbps"),
+        **compared(((bare, tcp) for _, tcp, bare, _ in rows), "icrc_off_gbps", "tcp_gbps", "ratio_icrc_off"),
+        **compared(((ours, raw) for ours, _, _, raw in rows), "goodput_gbps", "ceiling_gbps", "ceiling_ratio"),
     }
 
 
@@ -252,26 +249,18 @@ def _cold(rounds: int, seconds: float) -> dict[str, Any]:
     host = LOOPBACK[0]
     with sink() as one, sink() as two:
         flow = Flow(one, host, COLD, LOOPBACK, LOOPBACK)
-        rows = [(tcp_gbps(two, host, seconds, COLD), flow.gbps(seconds)) for _ in range(rounds)]
+        rows = [(flow.gbps(seconds), tcp_gbps(two, host, seconds, COLD)) for _ in range(rounds)]
         flow.close()
-    return {
-        "ratio_cold": Sampled(b / a for a, b in rows),
-        "cold_gbps": Sampled(b for _, b in rows),
-        "cold_tcp_gbps": Sampled(a for a, _ in rows),
-    }
+    return compared(rows, "cold_gbps", "cold_tcp_gbps", "ratio_cold")
 
 
 def _spraying(rounds: int, seconds: float) -> dict[str, Any]:
     host = LOOPBACK[0]
     with sink() as one, sink() as two:
         flow = Flow(one, host, HOT, LOOPBACK, LOOPBACK, quantum=1, mtu=4096)
-        rows = [(raw_gbps(two, host, seconds), flow.gbps(seconds)) for _ in range(rounds)]
+        rows = [(flow.gbps(seconds), raw_gbps(two, host, seconds)) for _ in range(rounds)]
         flow.close()
-    return {
-        "raw_udp_gbps": Sampled(a for a, _ in rows),
-        "quantum1_gbps": Sampled(b for _, b in rows),
-        "quantum1_ratio": Sampled(b / a for a, b in rows),
-    }
+    return compared(rows, "quantum1_gbps", "raw_udp_gbps", "quantum1_ratio")
 
 
 def _latency(rounds: int, count: int) -> dict[str, Any]:
@@ -281,12 +270,8 @@ def _latency(rounds: int, count: int) -> dict[str, Any]:
         for _ in range(rounds):
             theirs = statistics.median(tcp_latencies_us(other, host, count, 2))
             ours = statistics.median(mrc_latencies_us(other, host, count, 2, LOOPBACK))
-            rows.append((theirs, ours))
-    return {
-        "latency_us_p50": Sampled(b for _, b in rows),
-        "tcp_latency_us_p50": Sampled(a for a, _ in rows),
-        "latency_ratio": Sampled(b / a for a, b in rows),
-    }
+            rows.append((ours, theirs))
+    return compared(rows, "latency_us_p50", "tcp_latency_us_p50", "latency_ratio")
 
 
 def _lossy(rounds: int, seconds: float) -> dict[str, Any]:
@@ -354,13 +339,9 @@ def veth_inside(rounds: int, seconds: float, namespace: str) -> dict[str, Any]:
     host = address_of(1, 0)
     with sink(("ip", "netns", "exec", namespace)) as one, sink(("ip", "netns", "exec", namespace)) as two:
         flow = Flow(one, host, HOT, mine, theirs, secret=SECRET, seal="off")
-        rows = [(tcp_gbps(two, host, seconds, HOT), flow.gbps(seconds)) for _ in range(rounds)]
+        rows = [(flow.gbps(seconds), tcp_gbps(two, host, seconds, HOT)) for _ in range(rounds)]
         flow.close()
-    return {
-        "ratio_veth": Sampled(b / a for a, b in rows),
-        "veth_gbps": Sampled(b for _, b in rows),
-        "veth_tcp_gbps": Sampled(a for a, _ in rows),
-    }
+    return compared(rows, "veth_gbps", "veth_tcp_gbps", "ratio_veth")
 
 
 def measure(quick: bool = False) -> dict[str, Any]:

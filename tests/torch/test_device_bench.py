@@ -1,4 +1,4 @@
-"""`softmrc bench allreduce` beside Gloo: its ratios, its rounds, and what it says of what cannot be measured here."""
+"""`softmrc bench allreduce` compared with Gloo: its ratios, its rounds, and what it reports as not measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_ratio_is_of_speeds_where_messages_are_large_and_of_times_where_they_a
 
 
 class Pretended:
-    """Ranks that take as long as their backend is said to, and write down what they were asked for."""
+    """Ranks that take as long as their backend is said to, and write down their orders."""
 
     asked: list[tuple[str, int, int]]
 

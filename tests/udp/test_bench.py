@@ -67,10 +67,10 @@ def test_writes_that_stop_are_an_error() -> None:
 
 
 def test_a_connect_in_a_crowd_is_measured() -> None:
-    """And the crowd was there: whoever did not speak was turned away, or still stands at the door."""
+    """And they were pending: a handshake without a byte was refused, or is still pending."""
     with sink() as other:
         heard: list[dict[str, Any]] = []
         listening = SimpleNamespace(ask=other.ask, receive=lambda: heard.append(other.receive()))
-        assert half_open.accept_ms(listening, tries=1, visitors=100) > 0
+        assert half_open.accept_ms(listening, tries=1, pending=100) > 0
         assert heard[0]["refused"] >= 100 - DeviceConfig().max_pending_per_address
     assert [figure.key for figure in half_open.FIGURES] == ["accept_under_attack_ms"]
