@@ -25,7 +25,7 @@ docstrings by `make api`. Beyond it:
 | `softmrc.fabric` | designs, addresses and configurations ([tutorial](../tutorials/design-a-fabric.md)) |
 | `softmrc.lab` | a fabric of network namespaces ([guide](../guides/lab.md)) |
 | `softmrc.wire` | packets: build, read and compare them, capture files ([reference](wire.md)) |
-| `softmrc_bench` | benchmarks, in a distribution of their own: softmrc-bench |
+| `softmrc_bench` | benchmarks, in the separate distribution softmrc-bench |
 
 """
 SHOWN = ("connect", "connect_async", "listen", "Connection", "Listener", "Device", "Group", "DirectoryStore", "Pair")

@@ -1,4 +1,4 @@
-"""Writes src/softmrc/engine/counters.py: every counter, with the words beside its declaration in the core.
+"""Writes src/softmrc/engine/counters.py: every counter, with the comment of its declaration in the core.
 
 With --check nothing is written; the exit status says whether it is up to date.
 """

@@ -77,7 +77,7 @@ def table(ranks: int, times: Times) -> str:
 
 
 def picture(times: Times) -> str:
-    """Speed beside the best one's at each size: who touches 1 is it."""
+    """Speed over the best one's at each size: the curve at 1 is the fastest."""
     series = []
     for name in ORDER:
         sizes = [size for size in times if name in times[size]]

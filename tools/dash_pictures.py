@@ -27,7 +27,7 @@ CALM_S, BROKEN_S = 20, 8
 
 
 def at(lab: Lab, host: int, folder: Path) -> Device:
-    """A device of that host, which is found in a folder of its own."""
+    """A device of that host, whose control socket is in a separate folder."""
     folder.mkdir(mode=0o700)
     os.environ["XDG_RUNTIME_DIR"] = str(folder)
     here = FabricHost(lab.description, host, trims=lab.record.acts)

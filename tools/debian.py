@@ -1,6 +1,6 @@
 """Packages of any Debian release and processor, from wherever this machine's apt gets its own, without installing them.
 
-apt keeps lists in a folder of ours, so that the machine's own stay as they are and nobody has to be root; it checks
+apt keeps lists in a folder of ours, so that the machine's own stay as they are and root is not needed; it checks
 what it fetches by the archive's signature, as ever.
 """
 
@@ -71,7 +71,7 @@ class Archive:
             "Dir::State::Lists": folder / "lists",
             "Dir::State::status": folder / "status",
             "Dir::Cache": folder / "cache",
-            "APT::Sandbox::User": "root" if os.geteuid() == 0 else "_apt",  # nobody else may write into our folders
+            "APT::Sandbox::User": "root" if os.geteuid() == 0 else "_apt",  # no other user may write into our folders
         }
         if architecture:
             settings |= {"APT::Architecture": architecture, "APT::Architectures": architecture}

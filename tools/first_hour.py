@@ -31,7 +31,7 @@ RIGHT: list[tuple[list[str], str]] = [
     (["assess", "lab", "--trials", "2"], "Fabric lab"),
     (["demo", "--engine"], "every byte in its place"),
 ]
-# In their quick forms. Without root, torch or a GPU some end with a line that says so.
+# In their quick forms. Without root, torch or a GPU some end with a line that names what is missing.
 BENCHES = ("engine", "udp", "sealed", "sim", "assess", "operate", "failover", "lab", "allreduce", "join", "nccl")
 WRONG: list[tuple[list[str], dict[str, str], str]] = [
     (["sim", "t1-rebot"], {}, "did you mean t1-reboot?"),

@@ -2,7 +2,7 @@
 
 Debian 12 and other long-lived systems have OpenSSL 3.0, whose AES-256-GCM is half as fast as it could be. Wheels carry
 this one, whatever their users' systems have (tools/wheel.py), and `make openssl` has a clone use it. It is Debian 13's
-3.5, with Debian's security patches, of which only what seals packets is built: a minute. It stays in build/openssl
+3.5, with Debian's security patches, of which only what encrypts packets is built: a minute. It stays in build/openssl
 until Debian has another.
 
 MACHINE: x86_64 or aarch64; without it this one's. Prints the folder, with include/ and lib/libcrypto.a in it.
@@ -26,7 +26,7 @@ KEPT = ROOT / "build" / "openssl"
 RELEASE = "trixie"
 
 # What is left: AES, ChaCha20-Poly1305, SHA-2, HMAC, X25519, Ed25519, and what those stand on. No file is read, and no
-# program's end waited for: packets may be sealed until the last moment.
+# program's end waited for: packets may be encrypted until the last moment.
 WITHOUT = """
     shared module dso engine legacy tests apps docs makedepend deprecated
     autoload-config atexit async comp sock ui-console tls dtls quic multiblock

@@ -39,7 +39,7 @@ CORPUS = ROOT / "fuzz" / "corpus"
 
 
 def path() -> str:
-    """Where commands are looked for: beside this interpreter first, as virtual environments bring their own cmake."""
+    """Where commands are looked for: next to this interpreter first, as virtual environments bring their own cmake."""
     return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
@@ -84,7 +84,7 @@ FUZZING = ("-DSOFTMRC_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++")
 
 
 def fuzz(program: Path) -> str:
-    """From its corpus on; what it finds beside goes into a folder that is forgotten."""
+    """From its corpus on; new inputs go into a temporary folder."""
     name = program.name.removeprefix("fuzz_")
     with tempfile.TemporaryDirectory() as found:
         command = [program, "-max_total_time=10", "-print_final_stats=1", "-verbosity=0", found, CORPUS / name]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 # The ordinary extension is found by a hook that its installation left behind, before sys.path is looked at. Every
-# process runs this file as it starts; without the hook it finds the softmrc that lies beside it.
+# process runs this file as it starts; without the hook it finds the softmrc next to it.
 SITECUSTOMIZE = """
 import sys
 sys.meta_path[:] = [hook for hook in sys.meta_path if "editable" not in type(hook).__module__]
@@ -40,7 +40,7 @@ def make(source: Path, folder: Path, option: str, *targets: str) -> None:
 
 
 def build(kind: str, folder: Path) -> None:
-    """The extensions, and beside them links to the Python sources."""
+    """The extensions, and next to them links to the Python sources."""
     make(ROOT, folder, f"-DSOFTMRC_SANITIZE={kind}", "test_programs")
     flags = "-fsanitize=thread" if kind == "thread" else "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
     make(ROOT / "benchmarks", folder / "bench", f"-DCMAKE_CXX_FLAGS={flags} -fno-omit-frame-pointer")
@@ -76,7 +76,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
         "UBSAN_OPTIONS": f"print_stacktrace=1:{log}",
         # What the interpreter and NumPy touch is not seen, so their calls of memcpy and the like must not be, either;
         # their locks, the interpreter's own among them, still order what we do. A process may end with devices open,
-        # whose threads nobody joins.
+        # whose threads are not joined.
         "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:report_thread_leaks=0:second_deadlock_stack=1:{log}",
         "SOFTMRC_SWARM_SEEDS": "200",
         "TEST_PROGRAMS": str(folder / "test_programs"),

@@ -8,10 +8,10 @@
 PYTHON: interpreters; without any, this one and every python3.11 to python3.14 on the path. A wheel is built with the
 first of them that needs it, and tried with all that can install it: in a fresh virtual environment, with no compiler on
 the path and outside the clone, the version, `softmrc info`, shipped scenarios, `softmrc demo --engine`, and an
-all-reduce of two ranks; then softmrc-bench beside it. With --quick there is one wheel of each, of this interpreter,
+all-reduce of two ranks; then softmrc-bench in addition. With --quick there is one wheel of each, of this interpreter,
 hardly optimised.
 
-A wheel carries the libcrypto of tools/libcrypto.py; where that cannot be had, this system's, and a line says so.
+A wheel carries the libcrypto of tools/libcrypto.py; where that cannot be had, this system's, and a line is printed.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def made_venv(python: str, home: Path) -> Path:
 
 
 def libcrypto() -> list[str]:
-    """What CMake is told about it."""
+    """The arguments for CMake."""
     try:
         return [f"SOFTMRC_OPENSSL={static_libcrypto(platform.machine())}"]
     except Unavailable as problem:
-        print(f"Sealing will use this system's OpenSSL, since a recent one is not to be had: {problem}", flush=True)
+        print(f"Encryption will use this system's OpenSSL, since a recent one is not available: {problem}", flush=True)
         return []
 
 
@@ -129,7 +129,7 @@ def is_for(wheel: Path, version: tuple[int, int]) -> bool:
 
 
 def check(wheel: Path, bench: Path, python: str, folder: Path) -> None:
-    """As somebody who has Python and nothing else; first without the benchmarks."""
+    """As a user with Python and nothing else; first without the benchmarks."""
     folder.mkdir()
     home = folder / "venv"
     inside = made_venv(python, home)
