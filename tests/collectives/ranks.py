@@ -35,7 +35,12 @@ class Ranks:
         self.store = store = DirectoryStore(self._folder.name)
         settings = {"planes": PLANES, "timeout_s": TIMEOUT_S, **settings}
         joining = [self._pool.submit(Group.join, store, rank, size, **settings) for rank in range(size)]
-        self.groups: list[Group] = [future.result(TIMEOUT_S + 10) for future in joining]
+        try:
+            self.groups: list[Group] = [future.result(TIMEOUT_S + 10) for future in joining]
+        except BaseException:
+            self._pool.shutdown()  # ranks that still join write to the folder
+            self._folder.cleanup()
+            raise
 
     def __call__(self, fn: Callable[[Group], Any]) -> list[Any]:
         """`fn(group)` on every rank at once; what each returned, or raised."""

@@ -115,6 +115,7 @@ def test_who_cannot_see_the_other_process_uses_the_wire(tmp_path: Path) -> None:
     finally:
         for one in both:
             one.kill()
+            one.communicate()
 
 
 @pytest.mark.parametrize("is_apart", [True, False])

@@ -190,13 +190,13 @@ class StoreRendezvous:
 
     def give_up(self, why: str, linger_s: float = LINGER_S) -> None:
         """Write why, once, for those that wait for this rank. Rank 0 first waits for those that are about to join, and
-        then until they have read it: the store may end with its process. Each takes so long at most."""
+        then until the others have left: the store may end with its process. Each takes so long at most."""
         if not self.nonce or self._has_given_up:
             return
         self._has_given_up = True
         failure = _failure(self._rank, why)
         if self._rank or self._has_list:
-            if not self._read(self._shared("failed"))[0]:
+            if not self._valid(self._shared("failed")):
                 self._set(self._shared("failed"), failure)
         else:
             keys = self._keys_of_others("record")
