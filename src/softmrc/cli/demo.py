@@ -27,7 +27,8 @@ from softmrc.demo.lab import LabFabric
 from softmrc.demo.loopback import Loopback
 from softmrc.demo.outcome import headline, outcomes, pick, seconds, where_tcp_is_better, withdrawal_of
 from softmrc.demo.planes import Planes
-from softmrc.demo.story import MRC, RANKS, STEPS, TCP, Network, TrainingRun, perform
+from softmrc.demo.script import STEPS
+from softmrc.demo.story import MRC, RANKS, TCP, Network, TrainingRun, perform
 from softmrc.errors import ConfigError
 
 LEAST_STEPS = 4  # for each fault
@@ -43,13 +44,15 @@ def demo(
     on_gpu: bool = typer.Option(False, "--gpu", help="NCCL with the SoftMRC plugin, two processes on one GPU."),
     sealed: bool = typer.Option(False, "--sealed", help="Encrypt MRC's packets."),
     seed: int = typer.Option(1, metavar="N", help="With --engine: seed of the random faults."),
-    steps: int = typer.Option(0, min=0, metavar="N", help=f"Training steps of each job; 0: {STEPS}."),
+    steps: int = typer.Option(
+        0, min=0, metavar="N", help=f"Training steps of each job; 0: {STEPS}, or {LabFabric.steps} with --lab."
+    ),
     output: Path = typer.Option(Path("demo-report.html"), metavar="FILE", help="Write the report to FILE."),
 ) -> None:
     """Train over TCP and over MRC while the network breaks, and compare stalls, run time and weights.
 
     A small transformer trains on 4 ranks, each in a network namespace, over 4 planes. Each job runs undisturbed, then
-    while the kernel takes links down and silences planes: about 90 seconds in all. It needs torch, and root or
+    while the kernel takes links down and silences planes: about 90 seconds on two cores. It needs torch, and root or
     unprivileged user namespaces; without these it falls back to --loopback.
     """
     if engine:
@@ -72,7 +75,7 @@ def demo(
             if (load := os.getloadavg()[0]) > BUSY * (os.cpu_count() or 1):
                 console.print(f"This machine is busy (load {load:.0f}): steps take longer, and their times vary.\n")
             with network:
-                runs = perform(network, steps or STEPS, settings, view_for(console))
+                runs = perform(network, steps or network.steps, settings, view_for(console))
     except KeyboardInterrupt as stopped:
         console.print("\nStopped; nothing is left running.")
         raise typer.Exit(STATUS if isinstance(stopped, Terminated) else 130) from None
@@ -89,7 +92,7 @@ def check_steps(steps: int, faults: int) -> None:
     """Refuse a job that is over before every fault has had a step or two."""
     least = LEAST_STEPS * faults
     if 0 < steps < least:
-        raise ConfigError("steps", steps, f"at least {least}, so that each fault happens; 0 is {STEPS}")
+        raise ConfigError("steps", steps, f"at least {least}, so that each fault happens; 0 is the default")
 
 
 def planes_or_loopback(console: Console, on_loopback: bool) -> Network:
@@ -123,7 +126,7 @@ def show(console: Console, runs: list[TrainingRun]) -> None:
         table.add_column(column, justify="left" if column == "job" else "right", no_wrap=True)
     for run in runs:
         times = [f"{run.median_ms:,.0f} ms", f"{run.worst_ms:,.0f} ms", seconds(run.run_s)]
-        table.add_row(run.name, f"{len(run.step_ms)}", *times, run.digest[:10] or "none")
+        table.add_row(run.name, f"{len(run.step_ms)}", *times, run.digest[:8] or "none")
     console.print()
     console.print(table)
     console.print(faults_table(runs))
@@ -135,14 +138,14 @@ def show(console: Console, runs: list[TrainingRun]) -> None:
 def faults_table(runs: list[TrainingRun]) -> Table:
     mrc, tcp = pick(runs, MRC, True), pick(runs, TCP, True)
     assert mrc is not None
-    table = Table(header_style="bold")
+    table = Table(title="Longest step while each fault lasted", title_justify="left", header_style="bold")
     table.add_column("fault")
     jobs = [run for run in (mrc, tcp) if run is not None]
     for run in jobs:
-        table.add_column(f"{run.transport}, longest step", justify="right")
-    table.add_column("paths of MRC")
+        table.add_column(run.transport, justify="right", no_wrap=True)
+    table.add_column("paths withdrawn")
     for fault in mrc.script:
         worst = [f"{run.during(fault).max():,.0f} ms" if len(run.during(fault)) else "" for run in jobs]
         seen = withdrawal_of(mrc, fault)
-        table.add_row(fault.label, *worst, seen.sentence if seen else "")
+        table.add_row(fault.label, *worst, seen.short if seen else "")
     return table

@@ -85,7 +85,7 @@ class Screen:
             self._live = None
         if len(run.step_ms) < 2:
             return
-        about = f": {run.steps} steps, median {run.median_ms:.0f} ms, longest {run.worst_ms:.0f} ms"
+        about = f": {len(run.step_ms)} steps, median {run.median_ms:.0f} ms, longest {run.worst_ms:.0f} ms"
         self._console.print(Text.assemble(self._head, about))
 
     def _draw(self, run: TrainingRun, director: Director) -> RenderableType:

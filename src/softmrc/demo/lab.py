@@ -31,6 +31,7 @@ GLOO_PLANE, GLOO_PATH = 0, 0  # through spine 0 of plane 0
 
 class LabFabric:
     planes = 2
+    steps = 48
     breaks_tcp = True
     text = "2 planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s; the kernel breaks them for both jobs"
     tcp_text = (

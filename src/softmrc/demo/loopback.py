@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from softmrc.demo.ranks import DemoRanks, RankPlace
-from softmrc.demo.script import ScriptedFault
+from softmrc.demo.script import STEPS, ScriptedFault
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 INJECTED = {"silent": {"black_hole": True}, "loss": {"drop": 0.01}, "slow": {"delay_us": 20_000.0}}
@@ -17,6 +17,7 @@ INJECTED = {"silent": {"black_hole": True}, "loss": {"drop": 0.01}, "slow": {"de
 
 class Loopback:
     planes = len(PLANES)
+    steps = STEPS
     breaks_tcp = False
     text = f"{len(PLANES)} planes on loopback; SoftMRC injects the faults"
     tcp_text = "TCP runs over loopback without faults: only SoftMRC can inject faults there."

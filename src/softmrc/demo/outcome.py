@@ -41,7 +41,7 @@ class Outcome:
         if self.stopped_at is not None:
             return f"job stopped at step {self.stopped_at} of {self.steps}"
         weights = "identical weights" if self.is_identical else "different weights"
-        return f"0 failed steps, longest stall {seconds(self.stall_s)}, {self.extra:+.0%} run time, {weights}"
+        return f"0 failed steps, longest stall {seconds(self.stall_s)}, {percent(self.extra)} run time, {weights}"
 
 
 def outcome_of(calm: TrainingRun, faulty: TrainingRun) -> Outcome:
@@ -92,7 +92,7 @@ def where_tcp_is_better(mrc: Outcome, tcp: Outcome) -> str:
             if tcp.stall_s < mrc.stall_s:
                 found.append(f"its longest stall is shorter ({seconds(tcp.stall_s)} against {seconds(mrc.stall_s)})")
             if tcp.extra < mrc.extra:
-                found.append(f"the faults cost it less run time ({tcp.extra:+.0%} against {mrc.extra:+.0%})")
+                found.append(f"the faults cost it less run time ({percent(tcp.extra)} against {percent(mrc.extra)})")
         if tcp.is_identical and not mrc.is_identical:
             found.append("its weights are identical")
     return f"Where TCP is better: {', '.join(found)}." if found else ""
@@ -106,6 +106,12 @@ class Withdrawal:
     paths: int
     within_s: float
     back_s: float | None  # after the repair; None: not before the job or the next fault ended
+
+    @property
+    def short(self) -> str:
+        if not self.withdrawn:
+            return "none"
+        return f"{self.withdrawn:,} of {self.paths:,} in {milliseconds(self.within_s)}"
 
     @property
     def sentence(self) -> str:
@@ -137,6 +143,10 @@ def withdrawal_of(run: TrainingRun, fault: ScriptedFault) -> Withdrawal | None:
 
 def seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{value:.2f} s"
+
+
+def percent(value: float) -> str:
+    return f"{round(100 * value):+d} %"
 
 
 def milliseconds(value: float) -> str:

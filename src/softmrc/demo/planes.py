@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 from softmrc.demo.namespaces import Namespace
 from softmrc.demo.ranks import DemoRanks, RankPlace
-from softmrc.demo.script import ScriptedFault
+from softmrc.demo.script import STEPS, ScriptedFault
 from softmrc.demo.traffic import Sampler
 from softmrc.errors import DeviceError
 
@@ -39,6 +39,7 @@ FAULTS = (
 class Planes:
     """Use it as a context: at its end, whatever ended it, the kernel removes everything with its last descriptor."""
 
+    steps = STEPS
     breaks_tcp = True
     tcp_text = (
         "TCP has an address of its own on each rank, routed over all planes (ECMP by flow). Its routes leave out a "

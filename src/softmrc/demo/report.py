@@ -23,6 +23,7 @@ from softmrc.demo.outcome import (
     count_of,
     milliseconds,
     outcomes,
+    percent,
     pick,
     seconds,
     where_tcp_is_better,
@@ -81,7 +82,7 @@ def _figures(runs: Sequence[TrainingRun], found: Sequence[Outcome]) -> str:
         ["longest stall", *(seconds(one.stall_s) for one in found)],
         ["run time, undisturbed", *(seconds(one.calm_s) for one in found)],
         ["run time, with faults", *(seconds(one.run_s) for one in found)],
-        ["run time added", *(f"{one.extra:+.0%}" if one.stopped_at is None else "" for one in found)],
+        ["run time added", *(percent(one.extra) if one.stopped_at is None else "" for one in found)],
         ["weights", *("identical" if one.is_identical else "different" for one in found)],
     ]
     notes = ["Stall: the longest step, less the median step of the undisturbed run."]
@@ -183,11 +184,11 @@ def zoom_words(near: Traffic, planes: Sequence[int], lasts_s: float) -> str:
     """What the plot shows, in figures: the last byte, and who takes over."""
     last = near.last_given_s(planes, 0.0, lasts_s, DATA_BYTES)
     before, after = (near.rates_gbps(np.array(span)).sum() for span in ((-lasts_s, 0.0), (0.0, lasts_s)))
-    words = "Delivered by each plane. "
+    words, silent = "Delivered by each plane. ", "the silent plane" if len(planes) == 1 else "the silent planes"
     if last is None:
-        words += "No data was sent into what was silent. "
+        words += f"No data was sent into {silent}. "
     else:
-        words += f"Hosts last sent data into what was silent after {milliseconds(last)}. "
+        words += f"The last data was sent into {silent} {milliseconds(last)} after the fault began. "
     share = f"{after / before:.0%}" if before else "none"
     return f"{words}While the fault lasted, the other planes delivered {share} of what all did before it."
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+STEPS = 120  # of a job
 FLAP_S = 0.25
 SHARE = 0.6  # of the time between two faults during which one lasts, at the pace of an undisturbed job
 LEAST_S, MOST_S = 0.3, 3.0
@@ -32,8 +33,11 @@ class ScriptedFault:
 def scripted(faults: tuple[ScriptedFault, ...], steps: int, step_s: float) -> tuple[ScriptedFault, ...]:
     """The faults, spread evenly over a job whose steps take so long. Each ends before the next one begins."""
     every = steps / len(faults)
-    times = {"lasts_s": min(max(SHARE * every * step_s, LEAST_S), MOST_S), "delay_s": step_s / 2}
-    return tuple(replace(one, step=int(every * (at + 0.3)), **times) for at, one in enumerate(faults))
+    lasts_s = min(max(SHARE * every * step_s, LEAST_S), MOST_S)
+    at_steps = [int(every * (at + 0.3)) for at in range(len(faults))]
+    return tuple(
+        replace(one, step=step, lasts_s=lasts_s, delay_s=step_s / 2) for one, step in zip(faults, at_steps, strict=True)
+    )
 
 
 Break = Callable[[ScriptedFault, bool], None]  # begin it, or repair it

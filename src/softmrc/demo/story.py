@@ -17,7 +17,6 @@ from softmrc.demo.traffic import Sampler, Traffic
 from softmrc.errors import InternalError
 
 RANKS = 4
-STEPS = 160
 TICK_S = 0.01
 SILENCE_S = 120.0
 MRC, TCP = "MRC", "TCP"
@@ -29,6 +28,8 @@ class Network(Protocol):
 
     @property
     def planes(self) -> int: ...
+    @property
+    def steps(self) -> int: ...  # of a job, by default
     @property
     def faults(self) -> tuple[ScriptedFault, ...]: ...
     @property
