@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from in_process import Done, softmrc_here
 from softmrc.cli import demo as command
-from softmrc.demo import namespaces, report
+from softmrc.demo import namespaces, report, story
 from softmrc.demo.drawing import drawing
 from softmrc.demo.loopback import Loopback
 from softmrc.demo.outcome import (
@@ -28,11 +30,12 @@ from softmrc.demo.outcome import (
     withdrawal_of,
 )
 from softmrc.demo.planes import FAULTS, Planes
+from softmrc.demo.ranks import RankMessage, RankPlace
 from softmrc.demo.script import FLAP_S, LEAST_S, MOST_S, Director, ScriptedFault, scripted
-from softmrc.demo.story import MRC, TCP, NetworkSample, TrainingRun
+from softmrc.demo.story import MRC, TCP, NetworkSample, TrainingRun, perform
 from softmrc.demo.traffic import Traffic, _ports
 from softmrc.engine import EvState
-from softmrc.errors import ConfigError, UsageError
+from softmrc.errors import ConfigError, InternalError, UsageError
 
 SILENT = ScriptedFault("plane 2 silent", "silent", (2,), step=2, lasts_s=0.5)
 times_ms = st.lists(st.floats(1.0, 5000.0), min_size=3, max_size=40)
@@ -206,6 +209,88 @@ def test_a_flapping_link() -> None:
     assert orders == [True, False]
     assert director.tick(3, 2.0) == [(flap, False)] and orders == [True, False], "it is up, and stays so"
     assert director.tick(3, 3.0) == [], "what is over does not come back"
+
+
+# The whole course, with ranks that only report.
+
+
+class Reporters:
+    """In the place of `DemoRanks`: says what ranks would, and fails where it is told to."""
+
+    started: ClassVar[list[Reporters]] = []
+    fails: ClassVar[tuple[str, int]] = ("", 0)  # a job, and the step before which one of its ranks fails
+
+    def __init__(self, places: Sequence[RankPlace], env: Mapping[str, str]) -> None:
+        self.size, self.is_open = len(places), True
+        self._reports: list[RankMessage] = []
+        self.started.append(self)
+
+    def __enter__(self) -> Reporters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+
+    def order(self, rank: int | None, what: dict[str, Any]) -> None:
+        if what["do"] != "train":
+            return
+        assert self.is_open
+        job, failing = self.fails
+        at = time.monotonic()
+        self._reports = [RankMessage(0, "begun", {"at": at})]
+        for step in range(what["steps"]):
+            if (what["run"], step) == (job, failing):
+                self._reports.append(RankMessage(1, "failed", {"why": "RuntimeError: timed out"}))
+                break
+            content = {"step": step, "at": at + (step + 1) / 100, "ms": 10.0, "loss": 1.0}
+            self._reports.append(RankMessage(0, "step", content))
+        else:
+            done = {"digest": what["backend"], "parameters": 7}
+            self._reports += [RankMessage(rank, "done", done) for rank in range(self.size)]
+
+    def next(self, timeout_s: float) -> RankMessage | None:
+        return self._reports.pop(0) if self._reports else None
+
+
+class Silence:
+    """A view that shows nothing."""
+
+    def begin(self, *_: object) -> None: ...
+    def watch(self, *_: object) -> None: ...
+    def end(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def reporters(monkeypatch: pytest.MonkeyPatch) -> type[Reporters]:
+    monkeypatch.setattr(story, "DemoRanks", Reporters)
+    monkeypatch.setattr(Reporters, "started", [])
+    monkeypatch.setattr(Reporters, "fails", ("", 0))
+    return Reporters
+
+
+def test_the_course_without_faults_for_tcp(reporters: type[Reporters]) -> None:
+    runs = perform(Loopback(4), 40, {}, Silence())
+    assert [run.name for run in runs] == ["MRC, undisturbed", "MRC, with faults", "TCP, undisturbed"]
+    assert len(reporters.started) == 1 and not reporters.started[0].is_open
+    assert all(run.digest == ("mrc" if run.transport == MRC else "gloo") for run in runs)
+
+
+def test_a_job_that_stops_does_not_stop_the_others(reporters: type[Reporters], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporters, "fails", ("MRC, with faults", 25))
+    monkeypatch.setattr(Loopback, "breaks_tcp", True)
+    runs = perform(Loopback(4), 40, {}, Silence())
+    assert [bool(run.stopped) for run in runs] == [False, True, False, False]
+    assert [one.is_open for one in reporters.started] == [False, False], "the other jobs had new ranks"
+    mrc, tcp = outcomes(runs)
+    assert mrc.words == "job stopped at step 26 of 40" and tcp.words.startswith("0 failed steps")
+    assert "timed out" in runs[1].stopped and "its job ended" in where_tcp_is_better(mrc, tcp)
+
+
+def test_an_undisturbed_job_that_stops_is_an_error(reporters: type[Reporters], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporters, "fails", ("TCP, undisturbed", 3))
+    with pytest.raises(InternalError, match="undisturbed job over TCP stopped: rank 1: RuntimeError: timed out"):
+        perform(Loopback(4), 40, {}, Silence())
+    assert not reporters.started[0].is_open
 
 
 # What planes carry.
