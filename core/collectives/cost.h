@@ -13,7 +13,7 @@ namespace softmrc::collectives {
 
 constexpr std::uint64_t eager_limit = 8 * 1024;  // bytes of a transfer that travel in a message
 
-// Ranks of one host over loopback with four planes, 16 cores (docs/guides/collectives.md has the figures and the fit).
+// Ranks of one host over loopback with four planes, 16 cores (docs/design/collective-algorithms.md has the fit).
 struct Costs {
   std::uint64_t latency_ns = 10'000;  // from a message's leaving to what it sets off
   std::uint64_t message_ns = 25'000;  // for each message, to send and to take it: a rank's messages wait for each other
