@@ -1,7 +1,7 @@
 // A rank of a group, over two channels, whose peers are not to be trusted: they say what an honest peer would say, or
 // something else, at the wrong time, twice, or of another size; they write where they were let, or elsewhere, and
 // announce what they never wrote. Their queue pairs are honest, so everything arrives. The group may fail; but memory
-// whose operation has ended is given back at once, so whoever still reads or writes it is found, and when the group has
+// whose operation has ended is given back at once, so a late read or write of it is found, and when the group has
 // failed nothing may be under way. Any input is a program; see `Machine::step` for its words.
 #include <array>
 #include <cstdlib>
@@ -96,7 +96,7 @@ std::uint32_t set_up(proto::Endpoint& engine) {
   return engine.create_cq();
 }
 
-// Nobody drives but `Machine::settle`, and time stands still.
+// Only `Machine::settle` drives, and time stands still.
 struct Stage final : proto::Driver {
   proto::Endpoint engine{engine_config()};
   proto::PlainQpFactory qp_factory;

@@ -1,8 +1,8 @@
-// The handshake with somebody in the middle, who may cut, change, repeat, insert and hold back what two ends say, with
+// The handshake with an on-path attacker, who may cut, change, repeat, insert and hold back what two ends say, with
 // a secret, with keys and without either; and two ends that may refuse each other at every step, and offer any bytes.
 // What must hold where there are credentials: what an end has taken in when it gets on is what the other said, byte for
 // byte; only ends with the same secret get on, and with keys each learns the other's; both derive the same keys, and
-// know each other's last frame; an end that has heard the other in their session is refused by nobody else. In any
+// know each other's last frame; an end that has heard the other in their session can be refused only by it. In any
 // case: nothing but HandshakeRefused ends a handshake, and an offer that was read is written as the same bytes.
 #include <array>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A Noise handshake of two ends with somebody in the middle, who may pass on, change, cut, join, repeat and invent
+// A Noise handshake of two ends with an on-path attacker, who may pass on, change, cut, join, repeat and invent
 // messages, in any order; and the session after it. What must hold: an end reads what the other wrote, in turn and as
 // it was, or it refuses and is never done; of XX only the first message can be another's, and then nothing follows. Who
 // is done has the same session as the other. Nothing but that comes of any bytes: no check of our own is broken.

@@ -1,5 +1,5 @@
 // Opens packets that may have been changed, cut, put together, or sent before. What must hold: whatever opens is what
-// was sealed, as it was or its headers alone where it was trimmed; no packet opens twice, and none that was trimmed
+// was encrypted, as it was or its headers alone where it was trimmed; no packet opens twice, and none that was trimmed
 // after it was there as a whole.
 #include <array>
 #include <cstdlib>

@@ -85,7 +85,7 @@ class SerialRing {
   const T& operator[](std::uint32_t number) const { return slots_[number & mask_]; }
 
  private:
-  // Apart from the question whether it is needed, which is asked for every packet.
+  // Separate from the check whether it is needed, which runs for every packet.
   [[gnu::noinline]] void grow(std::uint32_t first, std::uint32_t count) {
     const std::uint32_t wider = std::bit_ceil(count < 16 ? 16u : count);
     auto slots = std::make_unique<T[]>(wider);

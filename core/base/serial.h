@@ -1,6 +1,6 @@
 // Sequence numbers that wrap: PSN (24 bits), MSN and RQMSN (16 bits).
-// They have no order of their own; the only question with an answer is how far one lies from another, and that answer
-// is right while the two are less than half the number space apart.
+// They have no absolute order: only the distance between two is defined, and it is right while they are less than half
+// the number space apart.
 #pragma once
 
 #include <cstdint>

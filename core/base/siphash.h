@@ -1,4 +1,4 @@
-// Numbers that nobody can guess, whoever has seen however many of the others: a count, through SipHash-2-4 under a key.
+// Numbers that cannot be guessed from any of the others: a count, through SipHash-2-4 under a key.
 // Prng's are spread as well but give away all that follow, and the seed.
 #pragma once
 

@@ -224,7 +224,7 @@ ChannelStats Channel::stats() {
   return sum;
 }
 
-// A rank connects for whoever may send to it.
+// A rank connects to every peer that may send to it.
 void Channel::on_first_packet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) {
   if (const auto peer = connections_.accept(engine, now, node, qpn)) router_.send_missed(engine, now, *peer);
 }

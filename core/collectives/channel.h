@@ -44,7 +44,7 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   PeerEndpoint reserve();
   // True when it has answered on every port that is up here, before the timeout.
   bool connect_now(std::uint32_t peer, Duration timeout);
-  // Or somebody else makes the queue pairs. The key to the ring that this peer writes messages to:
+  // Or the caller makes the queue pairs. The key to the ring that this peer writes messages to:
   std::uint32_t ring_rkey(std::uint32_t peer);
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken.
@@ -88,7 +88,7 @@ class Channel final : public proto::ProgressHandler, private proto::LazyAccept, 
   const ChannelIdentity self_;
   const std::uint32_t cq_;
   proto::Driver& driver_;
-  Engine* engine_ = nullptr;  // for what is asked while waiting, which has it to itself
+  Engine* engine_ = nullptr;  // for calls while waiting, when the waiting thread has it alone
   FailureMonitor failures_;
   PeerConnections connections_;
   MessageRouter router_;

@@ -1,6 +1,6 @@
 // Which algorithm a call takes: the cheapest by a model of four constants. All ranks must choose alike and every run
 // must choose as the last one did, so the model sees the call and the number of ranks, and nothing that was measured
-// meanwhile.
+// since.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ constexpr std::uint64_t eager_limit = 8 * 1024;  // bytes of a transfer that tra
 struct Costs {
   std::uint64_t latency_ns = 10'000;  // from a message's leaving to what it sets off
   std::uint64_t message_ns = 25'000;  // for each message, to send and to take it: a rank's messages wait for each other
-  std::uint64_t byte_ps = 600;        // for each byte that a rank sends, and receives meanwhile
+  std::uint64_t byte_ps = 600;        // for each byte that a rank sends while it receives one
   std::uint64_t pass_ps = 150;        // for each byte that is merged or copied apart from its landing
 };
 
@@ -41,7 +41,7 @@ std::uint32_t columns_of(const CollectiveSize& load, const Costs& costs);
 // `forced` if it is possible.
 Algorithm cheapest(const CollectiveSize& load, const Costs& costs, std::optional<Algorithm> forced = {});
 
-// How many others a rank may speak with in one operation, those apart in which each pair has data of its own: a rank is
+// How many others a rank may speak with in one operation, except in those where each pair has different data: a rank is
 // not to hold a thousand connections because it once called a barrier.
 std::uint32_t max_peers(std::uint32_t ranks);
 

@@ -1,5 +1,5 @@
 // Everybody with everybody, or with the root, in one step. The least time among few ranks; and the only one where each
-// pair has data of its own, or where the root has something else from each.
+// pair has different data, or where the root has something else from each.
 #include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {

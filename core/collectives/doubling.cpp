@@ -12,7 +12,7 @@ void plan_doubling(PlanBuilder& d) {
   const Part out = d.call.outputs[0];
   const std::uint32_t power = std::bit_floor(d.size), pairs = d.size - power;
   const bool is_paired = d.rank < 2 * pairs;
-  // What is sent lies apart from the result: it may have to be sent again when that is there.
+  // What is sent lies apart from the result: it may have to be retransmitted when that is there.
   std::uint8_t* sum = d.alloc_scratch(padded(out.bytes) * static_cast<std::uint64_t>(std::bit_width(power) + 1));
   std::uint8_t* landing = sum + padded(out.bytes);
   d.add_contribution({sum, out.bytes}, d.call.inputs[0]);

@@ -17,7 +17,7 @@ class Endpoint;
 
 namespace softmrc::collectives {
 
-// How often a rank that is waited for is asked whether it is in the same operation.
+// How often a rank that is waited for gets the query whether it is in the same operation.
 constexpr Duration inquiry_interval = milliseconds(300);
 // How long a peer's own error may take that explains what was noticed of it here.
 constexpr Duration report_grace = milliseconds(500);

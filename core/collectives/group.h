@@ -1,4 +1,4 @@
-// A rank's part in a group: one channel or several, each over an endpoint of its own, and what they have in common,
+// A rank's part in a group: one channel or several, each over its own endpoint, and what they have in common,
 // which is the order of operations, who waits for whose memory, and how it all ends. While data moves they share
 // nothing.
 //
@@ -53,20 +53,21 @@ class Group final : private ChannelOwner {
   bool meet(std::uint32_t channel, std::uint32_t peer, Duration patience) {
     return channels_[channel]->connect_now(peer, patience);
   }
-  // Or somebody else makes all queue pairs.
+  // Or the caller makes all queue pairs.
   std::uint32_t ring_rkey(std::uint32_t channel, std::uint32_t peer) { return channels_[channel]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
   void connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn,
                std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit, std::uint32_t side_by_side = 1);
-  // As before start: what is known of the others was wrong, and is set anew. False when one of them has been connected.
+  // As before start: what is known of the others was wrong, and is set again. False when one of them has been
+  // connected.
   bool stop();
 
   std::shared_ptr<Work> issue(const CollectiveCall& call, double timeout_s);
   std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);
   std::shared_ptr<Work> receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s);
-  // Drives the first channel meanwhile. False when the time is up.
+  // Drives the first channel while it waits. False when the time is up.
   bool wait(const Work& work, Duration timeout);
 
   void abort(const std::string& why);

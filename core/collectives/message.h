@@ -1,4 +1,4 @@
-// What ranks send each other beside bulk data: a fixed header, and a few bytes behind it. All ranks share one byte
+// What ranks send each other besides bulk data: a fixed header, and a few bytes behind it. All ranks share one byte
 // order.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Messages between two ranks, in order. Each writes into a ring in the other's memory, WRITE_IMM announces it, and
 // every header says how much of the other direction has been read, which is also what frees this side's copy: what has
-// been read has arrived, and a packet that is sent again after it arrived is never looked at.
+// been read has arrived, and a packet that is retransmitted after it arrived is ignored.
 #pragma once
 
 #include <cstdint>

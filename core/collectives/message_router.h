@@ -34,7 +34,7 @@ class MessageRouter {
 
   // The group has failed: on the first channel peers are notified, and bulk data ends.
   void on_group_failure(proto::Endpoint& engine, Time now, const GroupFailure& failure);
-  // From here on this rank is leaving, and peers are told so.
+  // From here on this rank is leaving, and peers are notified.
   void leave(proto::Endpoint& engine, Time now);
   bool is_leaving() const { return is_leaving_; }
   // Sends what a peer that was connected only now has missed.

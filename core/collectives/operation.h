@@ -27,8 +27,8 @@ namespace softmrc::collectives {
 constexpr std::uint64_t smallest_slice = 128 * 1024;
 constexpr std::uint64_t largest_slice = 512 * 1024;
 constexpr std::uint64_t slices_wanted = 8;
-// What a rank sends of its own before anything has come in: enough to fill the path, little enough that what it is to
-// be added to is soon sent, too.
+// How much of its own data a rank sends before anything has come in: enough to fill the path, little enough that
+// merged data follows soon.
 constexpr std::uint64_t head_start = 2 * 1024 * 1024;
 
 // Collectives of one rank that are under way at a time; the others wait.

@@ -207,7 +207,7 @@ void P2pMatcher::check_deadlines(proto::Endpoint& engine, Time now) {
   }
   for (const RecvOp& r : receives_) {
     if (r.deadline > now) continue;
-    const std::string whom = r.source < 0 ? "nobody sent it"
+    const std::string whom = r.source < 0 ? "no rank sent it"
                                           : rank_name(static_cast<std::uint32_t>(r.source)) + " did not send it";
     return failures_.fail_timeout(engine, now, "a receive with tag " + std::to_string(r.tag), r.timeout_s, whom);
   }

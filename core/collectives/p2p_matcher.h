@@ -44,7 +44,7 @@ class P2pMatcher {
   bool is_busy() const { return !sends_.empty() || !receives_.empty(); }
   Time deadline() const;
   void check_deadlines(proto::Endpoint& engine, Time now);
-  // Sends a message to all peers that are waited for, except those that were asked already.
+  // Sends a message to all peers that are waited for, except those that have one already.
   void inquire(proto::Endpoint& engine, Time now, std::vector<bool>& is_asked);
   const ChannelStats& stats() const { return stats_; }
 

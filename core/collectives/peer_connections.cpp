@@ -95,7 +95,7 @@ PeerConnection& PeerConnections::connect(proto::Endpoint& engine, Time now, std:
     if (qp_factory_.connect(engine, now, qpn, directory_.receiving(self_.number, p, is_bulk, node))) {
       for (const bool other : {false, true}) qp_factory_.destroy(engine, now, reserved_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);
-      return give_up("other packets to it are sealed, or these are");
+      return give_up("other queue pairs to it are encrypted, or this one is");
     }
     SOFTMRC_CHECK(!engine.modify_rts(now, qpn, directory_.sending(self_.number, p, is_bulk)));
     for (const std::uint32_t ev : member.denied) engine.deny_ev(now, qpn, ev);

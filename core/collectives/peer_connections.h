@@ -43,7 +43,7 @@ class PeerConnections {
                   std::span<const proto::Domain> domains, std::uint64_t seed, FailureMonitor& failures,
                   proto::LazyAccept& acceptor);
 
-  // Keeps numbers for all peers. Without it, somebody else makes the queue pairs: see join.
+  // Keeps numbers for all peers. Without it, the caller makes the queue pairs: see join.
   PeerEndpoint reserve(proto::Endpoint& engine);
   void set_started(bool is_started) { is_started_ = is_started; }
   bool is_started() const { return is_started_; }

@@ -25,7 +25,7 @@ struct PlanBuilder {
   const std::uint32_t size;
   const std::uint32_t unit;
   Operation& op;
-  // Whether small transfers travel in messages, which nobody has to grant. Only where a rank's end depends on all
+  // Whether small transfers travel in messages, which need no grant. Only where a rank's end depends on all
   // others having begun: else one that is ahead could say more than the others can keep.
   bool uses_messages = false;
   std::vector<std::uint32_t> indices = std::vector<std::uint32_t>(std::size_t{4} *

@@ -15,7 +15,7 @@ using Scale = void (*)(std::uint8_t* out, const std::uint8_t* in, std::size_t co
 // data[i] /= by; whole numbers lose their fraction.
 using Divide = void (*)(std::uint8_t* data, std::size_t count, std::uint32_t by);
 
-// A copy that goes past the caches: for results larger than they are, which nobody reads soon.
+// A copy that goes past the caches: for results larger than they are, which are not read soon.
 using Stream = void (*)(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes);
 
 // Null where the operation makes no sense for the type. avg and premul_sum combine as sum.

@@ -1,4 +1,4 @@
-// The kernels themselves. Included once for each build, inside a namespace of its own (SOFTMRC_KERNELS) and with
+// The kernels themselves. Included once for each build, inside a separate namespace (SOFTMRC_KERNELS) and with
 // internal linkage, so that the linker cannot swap code for one processor into the build for another.
 #pragma once
 

@@ -92,7 +92,7 @@ std::string control_directory(const Environment& environment) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) refuse_with_errno("cannot make " + folder);
   if (lstat(folder.c_str(), &found) != 0) refuse_with_errno(folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid() || (found.st_mode & 077) != 0)
-    throw HostError(folder + " is no folder of this user's alone; allowed: one of its own with mode 0700");
+    throw HostError(folder + " is not this user's folder with mode 0700; allowed: one that is");
   return folder;
 }
 
@@ -141,7 +141,7 @@ ControlServer::ControlServer(udp::Device& device, DeviceInfo facts, const std::s
   }
 }
 
-// The first number that nobody has.
+// The first free number.
 void ControlServer::claim(const std::string& folder) {
   socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (socket_ < 0) refuse_with_errno("cannot make a control socket");

@@ -1,4 +1,4 @@
-// What can be asked of a device, by name. Each is given the request, and throws HostError with the words of the answer.
+// The requests of the control protocol, by name. Each handler gets the request, and throws HostError with an error.
 #include <unistd.h>
 
 #include <algorithm>
@@ -274,8 +274,7 @@ Json::Object events(udp::Device& device, const DeviceInfo& facts, const RequestA
 }
 
 Json::Object bursts(udp::Device&, const DeviceInfo& facts, const RequestArgs& args) {
-  if (!facts.bursts)
-    throw HostError("bursts are marked where nobody knows more: in NCCL's plugin; this device is of " + facts.kind);
+  if (!facts.bursts) throw HostError("bursts are recorded in NCCL's plugin only; this device is of " + facts.kind);
   const auto seconds = [](Duration time) { return static_cast<double>(time.ps) / 1e12; };
   Json::List rows;
   for (const Burst& burst : facts.bursts->since(args.whole("since", 0, 0x7FFFFFFF, 0)))

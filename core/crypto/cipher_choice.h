@@ -5,9 +5,9 @@
 
 namespace softmrc::crypto {
 
-// Seconds that it takes this process to seal so many bytes, the best of a few tries.
+// Seconds that it takes this process to encrypt so many bytes, the best of a few tries.
 double measure(Cipher cipher, std::size_t bytes);
-// Measured once, when somebody first asks.
+// Measured once, at the first call.
 Cipher faster_cipher();
 
 }  // namespace softmrc::crypto

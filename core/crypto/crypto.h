@@ -39,7 +39,7 @@ class Aead {
 
   // Writes what the pieces make up, hidden, to `out`, and the tag behind it.
   void seal(const Nonce& nonce, Bytes associated, std::initializer_list<Bytes> pieces, std::uint8_t* out);
-  // In place. False: not what was sealed, and the bytes are worthless.
+  // In place. False: not what was encrypted, and the bytes are worthless.
   bool open(const Nonce& nonce, Bytes associated, MutableBytes hidden, const std::uint8_t* tag);
 
  private:

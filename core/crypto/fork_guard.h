@@ -1,5 +1,6 @@
-// Whether this is the process that made it. A forked child has the parent's keys and numbers: were it to seal a packet,
-// a number would be used twice. The kernel empties this page in the child, so that asking costs a load and not a call.
+// Whether this is the process that made it. A forked child has the parent's keys and numbers: were it to encrypt a
+// packet, a number would be used twice. The kernel empties this page in the child, so that the check costs a load and
+// not a call.
 #pragma once
 
 #include <sys/mman.h>

@@ -276,7 +276,7 @@ struct NoiseHandshake::State {
     return true;
   }
 
-  // What was said can be read by whoever has these keys and listened.
+  // With these keys a recorded session can be read.
   void forget() {
     for (ZeroizedSecret* own : {&psk, &e, &s}) secure_zero(own->value.data(), own->value.size());
     symmetric.forget();

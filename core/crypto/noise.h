@@ -22,7 +22,7 @@ constexpr std::size_t max_noise_message = 65'535;
 // One direction of an established session: messages with a nonce that counts.
 class NoiseCipher {
  public:
-  NoiseCipher() = default;  // empty: it neither seals nor opens
+  NoiseCipher() = default;  // empty: it neither encrypts nor decrypts
   explicit NoiseCipher(const Secret& key);
   ~NoiseCipher();
   NoiseCipher(NoiseCipher&& other) noexcept;
@@ -58,7 +58,7 @@ struct NoiseSession {
 };
 
 // One end of one handshake. The ends take turns, the initiator first: two messages of nn_psk0, three of xx. The first
-// payload of xx is in the clear, and the second can be read by whoever sent the first message; the others only by the
+// payload of xx is in the clear, and the second can be read by the sender of the first message; the others only by the
 // peer.
 class NoiseHandshake {
  public:
@@ -86,8 +86,8 @@ class NoiseHandshake {
   NoiseSession take_session();
 
  protected:
-  // For published test vectors only, which say what the ephemeral private key is: who derives from this can say so,
-  // too. A key that is used twice encrypts twice with the same nonces.
+  // For published test vectors only, which name the ephemeral private key: a derived class can set
+  // it. A key that is used twice encrypts twice with the same nonces.
   NoiseHandshake(NoisePattern pattern, bool is_initiator, Bytes prologue, const Secret& key, const Secret& ephemeral);
 
  private:

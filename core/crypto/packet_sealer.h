@@ -1,9 +1,9 @@
-// The two directions of a sealed queue pair. One numbers packets and closes them; the other opens what the peer closed,
-// each number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
+// The two directions of an encrypted queue pair. One numbers packets and closes them; the other opens what the peer
+// closed, each number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
 //
 // Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says
 // so in every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet. Then
-// it replaces the key of its own direction, too, which is how the sender learns that the new key has arrived: without
+// it replaces its own sending key, too, which is how the sender learns that the new key has arrived: without
 // that it keeps the key.
 #pragma once
 
@@ -71,7 +71,7 @@ class PacketSealer {
 
 enum class OpenStatus : std::uint8_t {
   fresh,     // authentic, and the first of its number
-  unsealed,  // not a sealed packet
+  unsealed,  // not an encrypted packet
   forged,    // not under a key that the peer has, or changed since
   replayed,  // seen before, or too old to know
 };
@@ -79,14 +79,15 @@ enum class OpenStatus : std::uint8_t {
 class PacketOpener {
  public:
   // How long the old key is taken, once the new one was seen: two of the longest round trips that a timeout allows for.
-  // Who only receives knows none of its own.
+  // An end that only receives measures none.
   static constexpr Duration old_key_life = seconds(2);
   // Whole keys that may have been lost with all packets under them.
   static constexpr std::uint8_t max_ahead = 16;
 
   PacketOpener(Cipher cipher, const Secret& secret);
 
-  // In place. `packet` becomes what was sealed, as wire::parse takes it, without an ICRC; of a trimmed one the headers.
+  // In place. `packet` becomes what was encrypted, as wire::parse takes it, without an ICRC; of a trimmed one the
+  // headers.
   OpenStatus open(Time now, MutableBytes& packet, bool is_trimmed);
 
   std::uint8_t epoch() const { return epoch_; }
@@ -105,7 +106,7 @@ class PacketOpener {
   std::uint8_t epoch_ = 0;
   std::optional<PacketKeys> old_;
   Time old_until_ = Time::long_ago();
-  std::vector<PacketKeys> keys_;  // of this epoch, and of those that may follow, as far as somebody asked for them
+  std::vector<PacketKeys> keys_;  // of this epoch, and of those that may follow, as far as they were needed
   ReplayWindow seen_;
   std::unique_ptr<ReplayWindow> cut_;  // likewise of trimmed ones, from the first on: the whole packet may yet come
 };

@@ -1,5 +1,5 @@
 // Which numbers have been seen. Packets come in any order, over many paths; so this remembers the newest number and, of
-// those not much older, each one. What is older than that counts as seen: it can be sent again under another number.
+// those not much older, each one. What is older than that counts as seen: it can be retransmitted under another number.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ class ReplayWindow {
  public:
   // A queue pair has at most 255 units of 128 PSNs under way, and as many copies and answers may be between them.
   static constexpr std::uint64_t size = 1 << 16;
-  // No number is as large as this: nobody can send so many, and sums of smaller ones do not wrap.
+  // No number is as large as this: so many cannot be sent, and sums of smaller ones do not wrap.
   static constexpr std::uint64_t numbers = std::uint64_t{1} << 63;
 
   bool is_fresh(std::uint64_t number) const {
@@ -20,7 +20,7 @@ class ReplayWindow {
     return end_ - number <= size && !(words_[word_of(number)] >> (number % 64) & 1);
   }
 
-  // Only what is fresh and authentic: whoever could have it called at will could make everything else seem old.
+  // Only what is fresh and authentic: a forged number could make everything else seem old.
   void add(std::uint64_t number) {
     if (number >= end_) {
       if (number - end_ >= size) {

@@ -71,8 +71,8 @@ class AckGenerator {
   // A refusal of the request itself; it outlives the queue pair's fall into error.
   void nak(const Trigger& trigger, wire::Syndrome syndrome) { keep(Reply::Kind::ack, trigger).syndrome = syndrome; }
 
-  // With this SACK nothing is left to report: of the plain ones that were asked for, none need follow; or one, to
-  // answer the packet that asked, if this was not it.
+  // With this SACK nothing is left to report: of the requested SACKs none need follow; or one, to
+  // answer the packet that requested it, if this was not it.
   void on_all_reported(const Reply& told) {
     const bool is_plain = told.mark == wire::Mark::none && !told.answers_probe;
     plain_owed_ = is_plain ? 0 : std::min(plain_owed_, 1u);

@@ -49,7 +49,7 @@ class Driver {
   virtual void run_and_send(FunctionRef function) = 0;
   // What the engine has to send leaves before this returns.
   virtual void send_pending() = 0;
-  // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up, when it is
+  // Waits, and drives, until `is_done`, which is called under the engine's lock. False when the time is up, when it is
   // closed, or where time does not pass by waiting.
   virtual bool wait_until(const std::function<bool()>& is_done, Duration timeout) = 0;
   // The thread that drives calls the progress handlers soon, and looks again at what it waits for. From any, whatever

@@ -1,4 +1,4 @@
-// The engine's face: one node, its ports, its queue pairs. It knows no clock, socket, thread or randomness of its own.
+// The engine's interface: one node, its ports, its queue pairs. It has no clock, socket, thread or randomness.
 //
 //   in   handle_datagram, handle_packet, handle_timeout, post_write, post_receive, set_port
 //   out  poll_transmit, poll_completions, poll_event, poll_timeout
@@ -89,7 +89,7 @@ class Endpoint {
   // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
   void enter_time_wait(Time now);
   bool in_time_wait() const { return time_wait_ && !time_wait_->empty(); }
-  // For a driver that is about to leave: a peer may be unable to ask until nobody is there to answer it.
+  // For a driver that is about to close: a peer may be unable to ask until it is closed.
   void resend_final_acks(std::uint32_t turn) {
     if (time_wait_) time_wait_->repeat(turn);
   }
@@ -120,9 +120,10 @@ class Endpoint {
   // So many that are alike; all or none.
   PostStatus post_receives(std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count);
   void set_port(Time now, std::uint32_t port, bool is_up) { node_ops_.set_port(now, port, is_up); }
-  // The network says that nobody is there. Anybody may say so: the peer is asked, and given up sooner if it is silent.
+  // The network reports the peer unreachable. That can be forged: the peer is probed, and given up sooner if it is
+  // silent.
   void on_unreachable(Time now, std::uint32_t peer) { node_ops_.on_unreachable(now, peer); }
-  // Whether the driver may answer a request of its own kind with so many bytes. It counts as several answers, but takes
+  // Whether the driver may answer one of its requests with so many bytes. It counts as several answers, but takes
   // nothing from those that are short.
   bool may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes) {
     return node_ops_.may_answer_at_length(now, peer, bytes);
@@ -138,7 +139,7 @@ class Endpoint {
   void ping(std::uint32_t qpn) { node_ops_.ping(qpn); }
   // When its peer last answered a ping of some queue pair; long ago: never.
   Time pong_at(std::uint32_t qpn) const { return node_ops_.pong_at(qpn); }
-  // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is
+  // The controller's commands for one EV of a queue pair, by its index; each is taken at once, before the connection is
   // set up and after.
   MaybeError deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
   MaybeError allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);

@@ -22,7 +22,7 @@ class EvProber {
   }
 
   void add(std::uint16_t ev, std::uint8_t port, std::uint8_t damping, Time now);
-  // A good EV that is asked for a sign of life while times are desperate, and no longer.
+  // A good EV that is probed while no answer comes from the peer, and no longer.
   void add_check(std::uint16_t ev, std::uint8_t port, Time now);
   void remove(std::uint16_t ev);
   bool contains(std::uint16_t ev) const;

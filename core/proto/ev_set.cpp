@@ -65,7 +65,7 @@ void EvSet::begin_lap(PortState& port) {
     if (static_cast<std::int32_t>(other.laps - port.laps) > 1) port.laps = other.laps - 1;
 }
 
-// The next turn of the lap among these ports, which must have one.
+// The next turn of the round among these ports, which must have one.
 // spec: ev-rotation
 std::uint16_t EvSet::draw(std::uint32_t ports) {
   std::uint32_t left = 0;
@@ -95,7 +95,7 @@ std::uint16_t EvSet::draw(std::uint32_t ports) {
   return chosen;
 }
 
-// A port that has lost some of its EVs, and whose others are congested, carries as much less: its lap is shorter, and
+// A port that has lost some of its EVs, and whose others are congested, carries as much less: its round is shorter, and
 // it does not begin the next one before a whole port has. Without this the paths that are left would queue until the
 // congestion window of all planes shrinks.
 // spec: ev-shares
@@ -222,7 +222,7 @@ void EvSet::enter_rotation(std::uint16_t ev) {
   count_usable();
 }
 
-// Those that have had their turn this lap stand before those that have not; removing keeps it so.
+// Those that have had their turn this round stand before those that have not; removing keeps it so.
 void EvSet::leave_rotation(std::uint16_t ev) {
   std::uint32_t place = evs_[ev].place;
   if (place == no_ev) return;
@@ -366,7 +366,7 @@ void EvSet::return_to_service(std::uint16_t ev) {
   e.state = EvState::good;
   e.withdrawn_with_port = false;
   e.unacked_since = Time::never();
-  // Its place may have been taken by a spare meanwhile; then it is the spare now, and the port keeps its share.
+  // Its place may have been taken by a spare since; then it is the spare now, and the port keeps its share.
   e.is_spare = ports_[e.port].in_rotation >= active_per_port_;
   if (!e.is_spare) enter_rotation(ev);
   changes_.push(ev);

@@ -7,12 +7,12 @@
 // assumed_bad   no      a real loss, or an always-skip mark    enough probes answered
 // denied        no      the controller                         the controller
 //
-// The rotation is a random permutation of the good and skipped EVs, drawn anew every lap. Each port keeps its own count
-// of the lap, so that an EV whose port is busy does not miss its turn: a port that is always busy still gets through
-// all of its paths once a lap. Every port starts with the same number of EVs, and a withdrawn EV is replaced only by a
-// spare of its own port, so ports stay equally loaded. Ports themselves have a memory: when several packets in a row
-// are lost on one port and nothing sent since has been acknowledged there, all of its EVs are withdrawn together
-// instead of one loss at a time.
+// The rotation is a random permutation of the good and skipped EVs, drawn again every round. Each port keeps its own
+// count of rounds, so that an EV whose port is busy does not miss its turn: a port that is always busy still gets
+// through all of its paths once a round. Every port starts with the same number of EVs, and a withdrawn EV is replaced
+// only by a spare of the same port, so ports stay equally loaded. Ports themselves have a memory: when several packets
+// in a row are lost on one port and nothing sent since has been acknowledged there, all of its EVs are withdrawn
+// together instead of one loss at a time.
 //
 // Sees facts (this EV was used, acknowledged, lost), never packets.
 #pragma once
@@ -115,7 +115,7 @@ class EvSet {
   // Its probes were answered; it must be assumed_bad.
   void revive(std::uint16_t ev);
 
-  // The controller's words.
+  // The controller's commands.
   void deny(std::uint16_t ev);
   void allow(std::uint16_t ev);
   // Another path takes this one's place; DENIED it stays, if it was. What is still in flight on the old one has to be
@@ -160,15 +160,15 @@ class EvSet {
   struct PortState {
     Time acked_sent_at = Time::long_ago();  // the newest send on this port that was acknowledged
     std::uint16_t in_rotation = 0;
-    std::uint16_t turned = 0;  // of these, how many have had their turn this lap: they stand first
+    std::uint16_t turned = 0;  // of these, how many have had their turn this round: they stand first
     std::uint32_t laps = 0;
     std::uint16_t strikes = 0;               // losses in a row with nothing acknowledged since
     Time struck_sent_at = Time::long_ago();  // the newest send among them
     std::uint16_t last_struck = no_ev;
     bool several_evs_struck = false;
     std::uint16_t suspended = 0;  // of those in the rotation
-    bool is_congested = false;    // some path of it was, this lap
-    std::uint8_t waited = 0;      // passed over since its lap ended
+    bool is_congested = false;    // some path of it was, this round
+    std::uint8_t waited = 0;      // passed over since its round ended
     std::uint8_t slow_wait = 0;   // see wait_of; while it is not zero the port is left for being slow
   };
 

@@ -51,7 +51,7 @@ EvPath EvSource::listed(std::uint32_t port) {
 }
 
 // Each field's values come equally often on a port, as far as that leaves EVs different: what a field names, a spine of
-// a tier, should not get twice another's share. Only when every EV there is has been dealt do they come again.
+// a tier, should not get twice another's share. Only when every EV there is has been used are they repeated.
 EvPath EvSource::generated() {
   const std::uint32_t level = static_cast<std::uint32_t>(dealt_ / space_);
   for (int tries = 0;; ++tries) {

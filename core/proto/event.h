@@ -63,10 +63,10 @@ enum class RefusedPacket : std::uint8_t {
   wrong_pair,   // not between the queue pair that it is for and that one's peer
   unproven,     // about ports, without the key that the peer was given
   last_port,    // an update that would leave no port
-  wrong_proof,  // an answer that may be a guess at what another plane was asked
-  unsealed,     // where packets are sealed, one that is not
-  forged,       // sealed by somebody else, or changed since
-  replayed,     // sealed, and here before
+  wrong_proof,  // an answer that may be a guess at another plane's probe
+  unsealed,     // where packets are encrypted, one that is not
+  forged,       // encrypted under another key, or changed since
+  replayed,     // encrypted, and received before
 };
 
 constexpr std::uint32_t all_events = ~0u;

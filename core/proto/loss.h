@@ -20,7 +20,7 @@ namespace softmrc::proto {
 enum class LossCause : std::uint8_t {
   same_ev,     // (a)
   across_evs,  // (b)
-  with_path,   // in flight on a path that (b) has just condemned: what was sent into the hole is not waited for
+  with_path,   // in flight on a path that (b) has just withdrawn: what was sent into a black hole is not waited for
   timeout,     // (d)
   nacked,
 };

@@ -20,8 +20,8 @@ class Placer {
   virtual void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) = 0;
 };
 
-// A group of queue pairs and of memory that they may write to. Everything is in the first one unless it is told
-// otherwise.
+// A group of queue pairs and of memory that they may write to. Everything is in the first one by
+// default.
 using Domain = std::uint64_t;
 
 struct MemoryRegion {
@@ -31,7 +31,7 @@ struct MemoryRegion {
   std::uint32_t rkey = 0;
   Placer* placer = nullptr;  // null: bytes are copied to data
   Domain domain = 0;         // whose queue pairs may write here
-  std::uint64_t number = 0;  // given by who keeps it: keys come again, numbers do not
+  std::uint64_t number = 0;  // given by the owner: keys are reused, numbers are not
 };
 
 class Memory {

@@ -19,7 +19,7 @@ constexpr std::size_t max_answers = 1024;
 // Of an answer that is longer than those of nodes to each other: so many count as one.
 constexpr std::uint32_t bytes_of_an_answer = 1'600;
 
-// How long a peer that the network says is gone is asked to no avail, or as many round trips where those are longer.
+// How long a peer that the network reports unreachable is probed, or as many round trips where those are longer.
 constexpr Duration unreachable_timeout = milliseconds(400);
 constexpr int unreachable_round_trips = 8;
 
@@ -84,7 +84,7 @@ void NodeOps::release_peer(std::uint32_t id) {
   pending_probes_.remove_peer(id);
 }
 
-// Reports about the process before it, and answers to what that was asked, say nothing of this one.
+// Reports about the process before it, and answers to its probes, are of no meaning for this one.
 void NodeOps::reset_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
   peers_.reset(peer);
@@ -102,7 +102,7 @@ bool NodeOps::has_working_qp(std::uint32_t id) const {
   return qps_.find_to(id, [](const QueuePair& pair) { return pair.is_working(); });
 }
 
-// Nobody here has been in touch with it: it may have been restarted since.
+// No queue pair is connected to it: it may have been restarted since.
 void NodeOps::before_rtr(Time now, std::uint32_t id) {
   if (peers_[id].is_known && !has_working_qp(id)) reset_peer(now, id);
 }
@@ -123,7 +123,7 @@ void NodeOps::on_rtr(Time now, std::uint32_t slot) {
     peer.first_qp = slot;
     peer.has_qp = true;
   }
-  // It may have begun anew without our noticing, and believe that every port is up.
+  // It may have restarted unnoticed, and believe that every port is up.
   const bool is_due = up_ports_ != all_ports() || (peer.announced_ports & all_ports()) != up_ports_ ||
                       (is_new && context_.config.announces_ports);
   if (is_due) announce_to(now, peer);
@@ -192,7 +192,7 @@ bool NodeOps::echoes_nonces(std::uint32_t id) const {
 
 bool NodeOps::has_work_for(std::uint32_t id) const { return qps_.find_to(id, has_work); }
 
-// Alone, a queue pair shares with nobody.
+// A single queue pair shares nothing.
 std::span<SharedReversePath> NodeOps::shared_paths_from(std::uint32_t id) {
   Peer& peer = peers_[id];
   if (peer.queue_pairs < 2) return {};
@@ -236,10 +236,10 @@ void NodeOps::handle_request(Time now, const wire::Packet& packet, const Arrival
     return context_.refuse(now, RefusedPacket::unproven, stats.refused_unproven, &packet.bth, arrival);
   if (QueuePair* pair = first_qp_to(arrival.peer)) pair->note_arrival(arrival.port, arrival.entropy);
   // Of two that are both new, the one that was sent later counts. The wire's clock is short: should this be the newest
-  // after all, it comes again until it is answered.
+  // after all, it is repeated until it is answered.
   if (is_new && now - peer.received_at < half_clock && ticks - peer.received_ticks < 0) return;
   const std::uint32_t ports = from_wire(request.port_status_mask) & all_ports();
-  // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
+  // This cannot be true: it came by some port. If it is true of ports that are down here, it is repeated.
   // spec: last-port
   if (is_new && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
     return context_.refuse(now, RefusedPacket::last_port, stats.refused_last_port, &packet.bth, arrival);
@@ -353,7 +353,7 @@ void NodeOps::handle_update_answer(Time now, const wire::Packet& packet, const A
   if (is_unknown)
     context_.refuse(now, RefusedPacket::unknown_answer, stats.refused_unknown_answer, &packet.bth, arrival);
   // A copy that was delayed, or an answer that was: which of them, only another update settles. What is unknown may be
-  // very old, or forged: then it is sent again once a second at most, but it is sent.
+  // very old, or forged: then it is repeated once a second at most, but it is sent.
   if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update.is_pending())) return;
   if (peer.sent.empty() || !has_working_qp(arrival.peer)) return;
   const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
@@ -522,7 +522,7 @@ bool NodeOps::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& ou
   return true;
 }
 
-// Nobody is waited for where nothing is under way; the next write will ask.
+// Without anything under way nothing is waited for; the next write will probe.
 void NodeOps::on_unreachable(Time now, std::uint32_t peer) {
   if (!peers_.contains(peer)) return;
   ++context_.event_log.stats.unreachable_reports;

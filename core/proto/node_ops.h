@@ -88,7 +88,7 @@ class NodeOps {
  private:
   struct Answer {
     std::uint32_t peer = 0;
-    std::uint32_t qpn = no_qpn;  // under whose keys it was asked
+    std::uint32_t qpn = no_qpn;  // whose keys the request had
     std::uint16_t id = 0;
     std::uint8_t port = 0;
     wire::EndpointOp op{};

@@ -1,15 +1,15 @@
-// Planes of peers that have yet to answer. Where a peer is, it says itself, and may say somebody else's address: data
-// goes only where a question was answered that nobody can answer who did not get it. Until then a plane is like one
+// Planes of peers that have yet to answer. A peer names its own addresses, and may name another host's: data goes only
+// where a probe was answered that cannot be answered without receiving it. Until then a plane is like one
 // that is down; it carries questions, at growing intervals, and a few more when something comes from there. They end,
 // unless work waits for the answer, or the peer speaks or has answered elsewhere: then they go on, one a second at
 // most.
 //
-// Each question carries numbers of its own that nobody can guess who sees other planes' or earlier ones: a nonce of 64
-// bits where the peer sends it back, else the 32 bits that every peer does. Of those somebody might try all, so that a
-// question which drew many wrong answers is void.
+// Each probe carries numbers that cannot be guessed from other planes' or earlier ones: a nonce of 64 bits where the
+// peer returns it, else the 32 bits that every peer does. An attacker might try all of those, so that a probe which
+// drew many wrong answers is void.
 //
-// Answers come in copies and late. What was asked lately and is settled, or was asked again since, is remembered: an
-// answer to that says nothing any more, and is not refused as a guess either.
+// Answers come in copies and late. Recent probes that are settled, or were repeated since, are remembered: an
+// answer to one of them means nothing any more, and is not refused as a guess either.
 #pragma once
 
 #include <algorithm>
@@ -95,14 +95,14 @@ class PathValidation {
       if (open.token.is_in(answer) && now - open.asked_at <= lifetime) return open.port;
     return std::nullopt;
   }
-  // Whether it answers what was asked of this peer lately, and needs no answer any more.
+  // Whether it answers a recent probe of this peer that needs no answer any more.
   bool is_past(Time now, std::uint32_t peer, const Token& answer) {
     while (!past_.empty() && now - past_.front().asked_at > lifetime) past_.pop();
     for (std::size_t i = past_.size(); i-- > 0;)
       if (past_[i].peer == peer && past_[i].token.is_in(answer)) return true;
     return false;
   }
-  // An answer to nothing that was asked. True if it may be a guess at what a plane was asked.
+  // An answer to no probe. True if it may be a guess at a plane's probe.
   bool on_wrong_answer(std::uint32_t peer, bool has_nonce) {
     PendingPath* q = find(peer);
     if (!q) return false;
@@ -132,7 +132,7 @@ class PathValidation {
     q->probe_at = now;
     refresh();
   }
-  // There is work for this peer, or a port of ours is back: what was given up is asked again.
+  // There is work for this peer, or a port of ours is back: what was given up is probed again.
   void resume(Time now, std::uint32_t peer) {
     if (PendingPath* q = find(peer); q && q->probe_at == Time::never()) begin_anew(now, *q);
   }

@@ -1,8 +1,8 @@
 // The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as
-// somebody holds it: those that added it, a queue pair to it, or the TIME-WAIT state of one. Its number is then given
+// it has a holder: those that added it, a queue pair to it, or the TIME-WAIT state of one. Its number is then given
 // to another. A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
-// What a peer said of ports that are down is answered again and again while it holds: if it was old news, that peer
-// says so.
+// What a peer said of ports that are down is answered again and again while it holds: if it was out of date, that peer
+// corrects it.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ struct Peer {
   std::uint32_t refs = 0;
   std::uint32_t claims = 0;             // of these, how many added it
   std::uint32_t usable_ports = ~0u;     // as the peer reported them
-  std::uint32_t validated_ports = ~0u;  // where it has answered, if that is asked for; see path_validation.h
+  std::uint32_t validated_ports = ~0u;  // where it has answered, if that is required; see path_validation.h
   TokenBucket strays;                   // copies of answers to planes that are not validated
   RecentUpdates received;
   Serial<16> received_ticks;            // when the newest of them was sent, by the peer's clock ...
@@ -111,7 +111,7 @@ class Peers {
     ++peers_[id].refs;
     ++peers_[id].claims;
   }
-  // True when nobody holds it any longer: it is gone.
+  // True when the last holder released it: it is gone.
   bool release(std::uint32_t id) {
     if (--peers_[id].refs) return false;
     peers_[id] = Peer{};
@@ -122,7 +122,7 @@ class Peers {
   bool contains(std::uint32_t id) const { return id < peers_.size() && peers_[id].refs; }
   Peer& operator[](std::uint32_t id) { return peers_[id]; }
   const Peer& operator[](std::uint32_t id) const { return peers_[id]; }
-  // Numbers given so far; not all of them are somebody's.
+  // Numbers given so far; not all of them are in use.
   std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
   std::uint32_t known() const { return static_cast<std::uint32_t>(peers_.size() - free_.size()); }
 
@@ -183,7 +183,7 @@ class Peers {
     peer.announced_ports = 0;
     refresh();
   }
-  // There is nobody here whom it concerns.
+  // No queue pair here is connected to it.
   void stop_announcing(Peer& peer) {
     if (peer.update.is_pending()) peer.announced_ports = 0;
     peer.update = {};

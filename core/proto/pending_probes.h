@@ -16,7 +16,7 @@ namespace softmrc::proto {
 
 // Whose it is and when it left.
 struct PendingProbe {
-  // Settled: nobody waits for it any longer, but its answer, or a copy of that, may still come. Liveness: that anything
+  // Settled: it is no longer awaited, but its answer, or a copy of that, may still come. Liveness: that anything
   // comes is enough.
   enum class Owner : std::uint8_t { nobody, settled, queue_pair, caller, liveness };
 
@@ -79,7 +79,7 @@ class PendingProbes {
  public:
   explicit PendingProbes(Prng ids) : ids_(ids) {}
 
-  // Numbers are drawn: an answer must not come from somebody who did not get the question. The table doubles when
+  // Numbers are random: an answer must not come from a host that did not get the probe. The table doubles when
   // places are taken, again and again, by probes still worth awaiting.
   std::uint16_t add(const PendingProbe& probe) {
     if (probes_.empty()) probes_.resize(16);
@@ -137,7 +137,7 @@ class PendingProbes {
   PendingProbe& place(std::uint16_t id) { return probes_[id % probes_.size()]; }
 
   std::vector<PendingProbe> probes_;
-  Prng ids_;  // which nobody should be able to guess
+  Prng ids_;  // which must not be guessable
 };
 
 }  // namespace softmrc::proto

@@ -75,7 +75,7 @@ void ProbeTimeout::on_receiver_not_ready(Time now, std::uint8_t tx_count, Durati
   if (tx_count > 1 && !is_backing_off(now)) back_off(now, span);
 }
 
-// Something came in: what was asked in vain is asked anew.
+// Something came in: probes without an answer are repeated.
 // spec: nack-backoff
 void ProbeTimeout::on_trimmed(Time now, std::uint8_t tx_count, Duration span) {
   active_at_ = now;

@@ -76,7 +76,7 @@ class ProbeTimeout {
     return now >= probe_at(span, conclusive) ? Due::probe : Due::nothing;
   }
   Time deadline(Time now, Duration span, Time conclusive) const;
-  // A path works: what was asked in vain is asked anew, by that path.
+  // A path works: probes without an answer are repeated, by that path.
   void on_path_found(Time now) {
     active_at_ = now;
     probes_ = 0;
@@ -109,16 +109,16 @@ class ProbeTimeout {
   // A whole port may be dead: of these, those that no question went by since the last answer.
   std::uint32_t unprobed(std::uint32_t ports) const { return ports & ~probed_ports_; }
   void on_probed(std::uint8_t port) { probed_ports_ |= 1u << port; }
-  // What is asked now is the last of the probes that a timer alone sends.
+  // The next probe is the last of those that a timer alone sends.
   bool is_last_probe() const { return probes_ == max_probes_in_row; }
 
-  // The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain
-  // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout
-  // and the budget of retries run on.
+  // The packet arrived and the peer could not take it. The first time it is retransmitted at once; when that was in
+  // vain nothing is sent for a while, twice as long each time until something gets through. This is no progress: the
+  // timeout and the budget of retries run on.
   void on_receiver_not_ready(Time now, std::uint8_t tx_count, Duration span);
-  // A switch trimmed the packet, so the network answers, and the packet is sent again at once, as trimming is for.
-  // But what has been trimmed again and again, while nothing at all arrived for `span`, meets a queue that what is
-  // sent again keeps full: then nothing is sent for a while, as above. This is no progress either.
+  // A switch trimmed the packet, so the network answers, and the packet is retransmitted at once, as trimming is for.
+  // But what has been trimmed again and again, while nothing at all arrived for `span`, meets a queue that
+  // retransmissions keep full: then nothing is sent for a while, as above. This is no progress either.
   void on_trimmed(Time now, std::uint8_t tx_count, Duration span);
   bool is_backing_off(Time now) const { return now < backoff_until_; }
 

@@ -1,5 +1,5 @@
-// Makes queue pairs for those that live on an endpoint: a controller may have laid down what those get that have
-// nothing of their own, and a driver may have to encrypt what they send. All is asked with the engine to oneself.
+// Makes queue pairs for those that live on an endpoint: a controller may have set the paths of those that have
+// none, and a driver may have to encrypt what they send. All calls are made under the engine's lock.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ class Endpoint;
 class QpFactory {
  public:
   virtual ~QpFactory() = default;
-  // The engine's number for the peer at a place that the driver was told of before; no_peer where another has come to
-  // be there. And back.
+  // The engine's number for the peer at a place that the driver knows; no_peer where another peer is there now.
+  // And back.
   virtual std::uint32_t admit(std::uint32_t place) = 0;
   virtual std::uint32_t place_of(std::uint32_t peer) const = 0;
   // RESET to INIT, INIT to RTR, and the end of a queue pair.

@@ -1,4 +1,4 @@
-// Numbers that are kept for somebody who makes queue pairs and regions when they are first needed: its peers know them
+// Numbers that are kept for an owner that makes queue pairs and regions when they are first needed: its peers know them
 // before there is anything behind them.
 #pragma once
 
@@ -49,7 +49,7 @@ class QpnReservations {
   void remove(const LazyAccept& owner) {
     std::erase_if(kept_, [&](const Kept& kept) { return kept.owner == &owner; });
   }
-  // Null: nobody's.
+  // Null: not reserved.
   LazyAccept* owner_of_qpn(std::uint32_t qpn) const {
     return owner_if([qpn](const QpnReservation& numbers) { return numbers.has_qpn(qpn); });
   }

@@ -36,7 +36,7 @@ class QueuePair {
             std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
             CompletionQueue& recv_cq, const InitAttributes& attributes);
 
-  // Whether it may go to RTR with these; `to_rtr` must not be asked for what this refuses.
+  // Whether it may go to RTR with these; `to_rtr` must not be called with what this refuses.
   MaybeError check_rtr(const RtrAttributes& attributes) const;
   void to_rtr(const RtrAttributes& attributes, Time now);
   MaybeError to_rts(const RtsAttributes& attributes, Time now);
@@ -97,7 +97,7 @@ class QueuePair {
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
   bool is_working() const { return state_ == QpState::rtr || state_ == QpState::rts; }
-  // What the peer's words about its ports must carry, and what ours do; 0: nothing.
+  // The key that the peer's port status updates must carry, and that ours do; 0: none.
   std::uint64_t port_key() const { return port_key_; }
   std::uint64_t peer_port_key() const { return peer_port_key_; }
   TimeWaitState time_wait_state() const;
@@ -129,7 +129,7 @@ class QueuePair {
 
   // The set of EVs is made when it is first needed: most queue pairs of a simulated fabric only receive.
   void build_evs() { requester_.build_evs(); }
-  // The controller's words; an index that the set has.
+  // The controller's commands; an index that the set has.
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
   MaybeError replace_ev(Time now, std::uint16_t ev, const EvValue& value);

@@ -83,7 +83,7 @@ bool Requester::wants_sack(std::uint32_t bytes) {
   return true;
 }
 
-// Packets in a row that may share an EV. Where a port has a window of its own, a burst is no more than a quarter of it:
+// Packets in a row that may share an EV. Where a port has a separate window, a burst is no more than a quarter of it:
 // the queue of its link is as much shorter as the link is slower.
 std::uint32_t Requester::quantum_on(std::uint8_t port) const {
   if (!windows_.is_each()) return ev_profile_.spray_quantum;
@@ -92,7 +92,7 @@ std::uint32_t Requester::quantum_on(std::uint8_t port) const {
   return std::clamp(share, 1u, ev_profile_.spray_quantum);
 }
 
-// Ports whose window has room for half of what may share an EV: less would cut trains short.
+// Ports whose window has room for half of what may share an EV: less would make GSO batches short.
 std::uint32_t Requester::roomy_ports() const {
   if (!windows_.is_each()) return ~0u;
   std::uint32_t roomy = 0;
@@ -119,7 +119,7 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
   return ev;
 }
 
-// A path that holds more of what is in flight than its share is slower than the others, long before a verdict says so:
+// A path that holds more of what is in flight than its share is slower than the others, long before a verdict:
 // another one of its port takes its turn.
 // spec: ev-share-in-flight
 std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
@@ -136,9 +136,9 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
   return ev;
 }
 
-// Each question goes by a port not yet asked, where there is one. It is about the oldest packet in flight, and goes by
-// that one's port only if it is the last before the timer and all others have been asked. After two timers checks ask
-// them all, and what answered one leads.
+// Each probe goes by a port not yet probed, where there is one. It is about the oldest packet in flight, and goes by
+// that one's port only if it is the last before the timer and all others have been probed. After two timers checks
+// probe them all, and what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (pto_.is_persistent()) return choose_ev(now, free_ports, avoid);
   const std::uint32_t others = free_ports & ~(sent_.in_flight() ? 1u << port_of(sent_[sent_.oldest()]) : 0u);

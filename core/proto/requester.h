@@ -1,5 +1,5 @@
 // The sending half of a queue pair: cuts messages into packets, chooses a path for each at the moment it is sent,
-// resends what is lost and completes operations in order. It never calls the responder half.
+// retransmits what is lost and completes operations in order. It never calls the responder half.
 #pragma once
 
 #include <array>
@@ -65,7 +65,7 @@ class Requester {
   // The EVs that need a probe: the endpoint sends it and reports the answer.
   std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
   bool is_probe_due(Time now) const { return ev_prober_.deadline() <= now; }
-  // An answer to a probe of `entropy`, which may have been replaced meanwhile.
+  // An answer to a probe of `entropy`, which may have been replaced since.
   void on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took);
   // Nothing that was sent has been answered for a while.
   bool is_probing() const { return pto_.is_probing(); }
@@ -115,7 +115,7 @@ class Requester {
  private:
   using Message = SendQueue::Message;
 
-  // A path on which a packet is missing that a switch may have trimmed: the NACK that would say so has until `due`.
+  // A path on which a packet is missing that a switch may have trimmed: the NACK that would report it has until `due`.
   struct TrimWait {
     Time sent_at{};
     Time due{};
@@ -198,7 +198,8 @@ class Requester {
   }
   Duration pto_interval() const { return pto_.span(rtt_.silence()); }
   Time conclusive_from() const;
-  // When the copy was sent that was given up; of one that has been sent again since, the latest that it can have been.
+  // When the copy was sent that was given up; of one that has been retransmitted since, the latest that it can have
+  // been.
   Time given_up_sent_at(const SentRecord& r) const {
     return r.state == SentState::lost ? r.sent_at : r.sent_at - reorder_window();
   }
@@ -250,7 +251,7 @@ class Requester {
   std::uint32_t detected_count_ = 0;
   Ring<TrimWait> trim_waits_;
   std::uint64_t suspect_clock_ = 0;
-  std::uint64_t unsolicited_bytes_ = 0;  // sent since a SACK was asked for
+  std::uint64_t unsolicited_bytes_ = 0;  // sent since a SACK was requested
   std::uint64_t clock_ = 0;              // the receiver's rcvd_bytes, widened: the order in which SACKs were written
 
   EvSet evs_;

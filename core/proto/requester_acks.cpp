@@ -28,8 +28,8 @@ std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest)
   return static_cast<std::uint64_t>(ahead) * 256;
 }
 
-// Which transmission of a packet in flight the SACK answers that it caused: its timestamp says so. Without one, the
-// path does that it reflects, as long as there were but two of them, on paths of their own.
+// Which transmission of a packet in flight the SACK answers: its timestamp tells. Without one, the path that it
+// reflects does, as long as there were but two of them, on different paths.
 // spec: loss-copies
 AckedCopy Requester::acked_copy(const SentRecord& r, const wire::Sack& sack) const {
   if (config_.timestamps)
@@ -193,9 +193,9 @@ void Requester::resolve_copies(Psn psn, const wire::Sack& sack) {
   if (r.answers != AckedCopy::newest && r.state == SentState::in_flight) r.answers = acked_copy(r, sack);
 }
 
-// A packet was sent again by a timer, and this SACK says which copy it answers. If the second, and the path of
+// A packet was retransmitted by a timer, and this SACK says which copy it answers. If the second, and the path of
 // the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one
-// packet at a time would stumble over the same dead path lap after lap.
+// packet at a time would lose time on the same dead path in every round.
 void Requester::attribute_first_copy(Psn psn, const wire::Sack& sack) {
   SentRecord& r = sent_[psn];
   r.is_ambiguous = false;
@@ -228,7 +228,7 @@ void Requester::undo_loss(Time now, Psn psn, SentRecord& r) {
   if (pto_.has_timed_out() && rtt_.has_sample() && took > pto_interval()) rtt_.on_sample(took, false);
   ++context_.stats.loss_spurious;
   if (r.window_charged) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);
-  // What was sent again had waited for W at least before that.
+  // What was retransmitted had waited for W at least before that.
   if (ev != no_ev)
     note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
   cancel_trim_wait(psn, ev, std::nullopt);
@@ -329,7 +329,7 @@ bool Requester::resolves_trim_wait(Time now, const wire::Nack& nack) {
   return true;
 }
 
-// The same where the path was condemned at once.
+// The same where the path was withdrawn at once.
 void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason) {
   const bool is_waiting = r.state == SentState::lost;
   // Of a packet sent more than twice it is not known which copy is meant.

@@ -99,7 +99,7 @@ void Requester::commit_losses(Time now) {
   drain_ev_changes(now);
   declare_detected(now, LossCause::across_evs);
   // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round
-  // trip per packet. A path condemned by (a) is different: it just delivered.
+  // trip per packet. A path withdrawn by (a) is different: it just delivered.
   for (std::size_t i = 0; i < evs_.changes().size(); ++i) {
     const std::uint16_t ev = evs_.changes()[i];
     while (evs_[ev].state == EvState::assumed_bad && sent_.in_flight_on(ev))
@@ -155,8 +155,8 @@ void Requester::charge_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
                    (cause == LossCause::timeout && pto_.is_persistent());
   if (!r.path_charged) return;
   // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK
-  // that it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that
-  // long.
+  // that it caused be slower than the SACK on another plane. The packet is retransmitted at once; the path is given
+  // that long.
   if (cause == LossCause::same_ev && config_.peer_trim_nack) {
     trim_waits_.push({r.sent_at, now + reorder_window(), psn, r.ev});
     return;

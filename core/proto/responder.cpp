@@ -62,7 +62,7 @@ Responder::Part Responder::part_of(const wire::Bth& bth, const wire::Write& writ
 }
 
 // Messages follow each other by number, each whole and from its first packet to its last, and writes with immediate
-// have numbers of their own.
+// have a separate numbering.
 // spec: message-order
 bool Responder::is_next(const Part& part) const {
   if (part.msn != released_messages_ || part.is_first != (position_ == 0)) return false;
@@ -163,7 +163,7 @@ CompletionStatus Responder::release(Time now, const Trigger& trigger, Part part)
   return verdict == wire::Syndrome::ack ? CompletionStatus::success : refuse(now, trigger, verdict);
 }
 
-// False when nobody has posted a receive for it.
+// False when no receive is posted for it.
 bool Responder::complete_immediate(Psn psn) {
   Immediate& imm = immediates_[next_rqmsn_];
   SOFTMRC_CHECK(imm.present && imm.psn == psn);
@@ -183,7 +183,7 @@ bool Responder::complete_immediate(Psn psn) {
   return true;
 }
 
-// A switch cut the payload off; the header alone says that the path lives and that this packet must come again.
+// A switch cut the payload off; the header alone shows that the path works and that this packet must be retransmitted.
 // spec: trim-nack
 void Responder::on_trimmed(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
   const Trigger trigger{Psn(bth.psn), arrival.entropy, write.tseth.ticks, arrival.port};

@@ -80,8 +80,8 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
 
-// A path that works one way only is asked for by probes whose answers take the wrong reverse path for the most part.
-// Those few that arrive are remembered, so that not every message has to find that path anew.
+// A path that works in one direction only is found by probes, whose answers mostly take the wrong reverse path.
+// Those few that arrive are remembered, so that not every message has to find that path again.
 std::uint32_t ReversePaths::likeliest(std::uint32_t arrival_port, std::uint32_t ports) const {
   if (arrival_port >= paths_.size()) return arrival_port;
   std::uint32_t newest = arrival_port;

@@ -60,8 +60,8 @@ class ReversePaths {
   void on_data_acked(std::uint16_t ev, Time now);
   // What we send seems not to arrive, and nothing has shown since that it does.
   bool is_suspect(Time now) const { return suspected_at_ > confirmed_at_ && now - suspected_at_ < suspect_lifetime; }
-  // The peer sent again what had arrived: our answer may have been lost. Paths that nothing has confirmed of late try
-  // another EV, at once instead of after a round of probes, but not more often than answers can come.
+  // The peer retransmitted what had arrived: our answer may have been lost. Paths that nothing has confirmed of late
+  // try another EV, at once instead of after a round of probes, but not more often than answers can come.
   void on_suspect(Time now, Duration rtt);
   // Data came in: the reverse path matters.
   void on_received(Time now) {
@@ -78,7 +78,7 @@ class ReversePaths {
   std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt,
                                          std::span<SharedReversePath> shared);
   // An answer that comes after its round was judged shows a path that is too slow to be healthy. One of a path that was
-  // given up meanwhile brings it back, if it still may be used.
+  // given up since then brings it back, if it still may be used.
   void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took,
                  std::span<SharedReversePath> shared);
 
@@ -95,7 +95,7 @@ class ReversePaths {
   // Timers and probes of a peer that receives nothing are a second apart at most.
   static constexpr Duration suspect_lifetime = seconds(2);
 
-  // The set, or its twin as long as nobody has built it: made to begin with and thrown away, and kept from the first
+  // The set, or a copy until it is built: made to begin with and thrown away, and kept from the first
   // trouble on, since trouble should cost no memory each time.
   const EvSet& set();
   Choice draw(std::uint32_t port, const EvSet& evs);

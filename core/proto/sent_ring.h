@@ -17,7 +17,7 @@ namespace softmrc::proto {
 enum class SentState : std::uint8_t {
   acked,  // acknowledged, or the slot was never used
   in_flight,
-  lost,  // declared lost, waiting to be sent again
+  lost,  // declared lost, waiting for retransmission
 };
 
 // Which transmission of a packet an acknowledgement of it answers.
@@ -40,7 +40,7 @@ struct SentRecord {
   bool on_ev_list : 1 = false;
   bool path_charged : 1 = false;    // the verdict of loss counted against its EV
   bool window_charged : 1 = false;  // and against the congestion window
-  bool is_ambiguous = false;        // sent again by a timer, without a verdict on the first copy
+  bool is_ambiguous = false;        // retransmitted by a timer, without a verdict on the first copy
   bool was_nacked = false;          // the last transmission is known not to have been taken
   AckedCopy answers = AckedCopy::newest;
 };

@@ -36,7 +36,7 @@ class SlowPorts {
   }
 
   // How long a round trip may take where these ports, by answers to what was sent since then, are the measure: their
-  // median, since one that has just come back has no queue yet, and all that carried its share meanwhile have.
+  // median, since one that has just come back has no queue yet, and all that carried its share in that time have.
   std::optional<Duration> limit(Duration base, std::uint32_t others, Time since = Time::long_ago()) const {
     std::array<Duration, max_ports> found;
     std::size_t count = 0;
@@ -50,8 +50,8 @@ class SlowPorts {
     return found[count / 2] * factor;
   }
 
-  // The port is left, and measured anew when it is back. How many times its wait is doubled: a port that answers probes
-  // in time but cannot carry its share falls again and again.
+  // The port is left, and measured again when it is back. How many times its wait is doubled: a port that answers
+  // probes in time but cannot carry its share falls again and again.
   std::uint8_t leave(std::uint8_t port, Time now) {
     PortRtt& facts = ports_[port];
     facts.falls = now - facts.left_at > memory ? first_wait : std::min<std::uint8_t>(facts.falls + 1, last_wait);

@@ -24,7 +24,7 @@ namespace softmrc::proto {
   X(acks_refused)    /* acknowledgements of what was never sent */                  \
   X(lost_same_ev)    /* by evidence (a): overtaken on its own path */               \
   X(lost_across_evs) /* by evidence (b): one sent much later was acknowledged */    \
-  X(lost_with_path)  /* in flight on a path when it was condemned */                \
+  X(lost_with_path)  /* in flight on a path when it was withdrawn */                \
   X(lost_timeout)    /* by the timer */                                             \
   X(lost_nacked)                                                                    \
   X(trims_reported) /* trims that NACKs told of, in time or late, each once */      \
@@ -60,12 +60,12 @@ struct QpStats {
   X(refused_invalid_request)                                                                 \
   X(refused_unknown_answer)                                                                  \
   X(refused_wrong_pair)  /* whose pdcids name another connection */                          \
-  X(refused_unproven)    /* words about ports without the key for them */                    \
+  X(refused_unproven)    /* port status updates without the key for them */                  \
   X(refused_last_port)   /* updates that would have left no port */                          \
-  X(refused_wrong_proof) /* answers that may be guesses at what another plane was asked */   \
-  X(refused_unsealed)    /* where packets are sealed */                                      \
-  X(refused_forged)      /* sealed by somebody else, or changed since */                     \
-  X(refused_replayed)    /* sealed, and here before or too old to know */                    \
+  X(refused_wrong_proof) /* answers that may be guesses at another plane's probe */          \
+  X(refused_unsealed)    /* where packets are encrypted */                                   \
+  X(refused_forged)      /* encrypted under another key, or changed since */                 \
+  X(refused_replayed)    /* encrypted, and received before or too old to know */             \
   X(requests_unanswered) /* of nodes, beyond what is answered in a second */                 \
   X(endpoint_requests)                                                                       \
   X(endpoint_responses)                                                                      \
@@ -73,8 +73,8 @@ struct QpStats {
   X(port_updates_received)                                                                   \
   X(departed_answers)    /* packets for queue pairs that were destroyed, answered */         \
   X(late_answers)        /* acknowledgements for queue pairs that were destroyed, dropped */ \
-  X(unreachable_reports) /* of the network: nobody there; see unreachable_probes.h */        \
-  X(peers_forgotten)     /* that nobody held any longer */                                   \
+  X(unreachable_reports) /* of the network, about a peer; see unreachable_probes.h */        \
+  X(peers_forgotten)     /* that had no holder left */                                       \
   X(probes_unsent)       /* of callers, for a port that is down or full */                   \
   X(events_dropped)
 

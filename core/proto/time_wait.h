@@ -27,7 +27,7 @@ struct TimeWaitState {
   std::uint32_t open_ports = ~0u;
   std::vector<std::uint32_t> entropies;  // by port
   std::vector<wire::EvBytes> wide;       // by port, where paths are SRv6's
-  Time until{};                          // when nobody is going to ask any more
+  Time until{};                          // when no request is expected any more
 };
 
 // spec: departed
@@ -39,7 +39,7 @@ class TimeWait {
   // The number is used again.
   void forget(std::uint32_t qpn);
   bool empty() const { return order_.empty(); }
-  // Those that nobody asked for until their time was over are dropped.
+  // Those that were not requested until their time was over are dropped.
   void handle_timeout(Time now);
   Time deadline() const { return order_.empty() ? Time::never() : states_[order_.front()].until; }
   // The peer of one that was dropped; each counts once. Ask until there is none.
@@ -60,7 +60,7 @@ class TimeWait {
       const Answer answer = answers_.front();
       answers_.pop();
       const TimeWaitState& state = states_[answer.place];
-      if (state.qpn != answer.qpn || state.open_ports == 0) continue;  // overwritten meanwhile, or may send nothing
+      if (state.qpn != answer.qpn || state.open_ports == 0) continue;  // overwritten since, or may send nothing
       const std::uint32_t live = state.open_ports & live_ports(state.peer);
       const std::uint32_t ports = free_ports & (live ? live : state.open_ports);
       if (ports) {

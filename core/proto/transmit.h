@@ -47,16 +47,16 @@ enum class Integrity : std::uint8_t {
   unchecked,
   verified,
   bad,       // its ICRC is wrong
-  unsealed,  // sealed packets are wanted, and this is none
-  forged,    // not sealed by the peer, or changed since
+  unsealed,  // encrypted packets are required, and this is none
+  forged,    // not encrypted by the peer, or changed since
   replayed,  // it was here before
 };
 constexpr bool is_refused(Integrity integrity) { return integrity >= Integrity::bad; }
 enum class Trim : std::uint8_t { none, trimmed, trimmed_last_hop };
 
 struct Arrival {
-  std::uint32_t peer = 0;      // whose address it came from; no_peer when nobody's we know
-  std::uint32_t qpn = no_qpn;  // our queue pair whose keys opened it, where it was sealed
+  std::uint32_t peer = 0;      // whose address it came from; no_peer when it is no peer's
+  std::uint32_t qpn = no_qpn;  // our queue pair whose keys opened it, where it was encrypted
   std::uint32_t entropy = 0;   // as far as the headers carried it
   std::uint8_t port = 0;
   bool congestion = false;  // ECN: CE

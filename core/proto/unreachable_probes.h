@@ -1,5 +1,5 @@
-// Peers of which the network said that nobody is there any more (ICMP: port unreachable). Anybody can forge that, so it
-// decides nothing: the peer is asked for a sign of life on every plane, at once and again and again, and is given up
+// Peers that the network reported unreachable (ICMP: port unreachable). That can be forged, so it
+// decides nothing: the peer is probed on every plane, at once and repeatedly, and is given up
 // only if nothing at all has come from it by the end of a shorter timeout than the queue pairs have.
 #pragma once
 
@@ -32,7 +32,7 @@ class UnreachableProbes {
     if (!contains(peer)) unreachable_probes_.push_back({peer, ports, now, now + patience, false});
   }
 
-  // Nobody knows this peer any more.
+  // The peer was removed.
   void remove(std::uint32_t peer) {
     std::erase_if(unreachable_probes_, [peer](const Suspect& suspect) { return suspect.peer == peer; });
   }
@@ -42,7 +42,7 @@ class UnreachableProbes {
       if (suspect.peer == peer) suspect.dead_at = Time::never();
   }
 
-  // The next question, on a port that has room. A port that has none is asked in the next round.
+  // The next probe, on a port that has room. A port that has none is probed in the next round.
   std::optional<Probe> poll(Time now, std::uint32_t free_ports, std::uint32_t up_ports) {
     for (Suspect& suspect : unreachable_probes_) {
       if (suspect.dead_at == Time::never() || suspect.probe_at > now) continue;
@@ -63,7 +63,7 @@ class UnreachableProbes {
       if (suspect.peer == peer) suspect.was_probed = true;
   }
 
-  // A peer that was asked to no avail for as long as it was worth. Call until there is none.
+  // A peer that was probed without an answer until its timeout. Call until there is none.
   std::optional<std::uint32_t> poll_dead(Time now) {
     std::erase_if(unreachable_probes_, [now](const Suspect& d) { return d.dead_at <= now && !d.was_probed; });
     for (std::size_t i = 0; i < unreachable_probes_.size(); ++i) {

@@ -1,4 +1,4 @@
-// An endpoint's tables, copied for monitoring: nobody is waited for while they are.
+// An endpoint's tables, copied for monitoring, without waiting for anything.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct QpView {
   std::uint64_t receives_posted = 0;
   std::uint32_t data_ports = 0;
 };
-// What is told of every queue pair by these names.
+// The facts about every queue pair, by name.
 #define SOFTMRC_QP_VIEW(X) \
   X(dest_qpn)              \
   X(window_bytes)          \

@@ -1,5 +1,5 @@
 // How much a queue pair may have in flight, and by which ports: one window over all of them, or one for each.
-// One is what a fabric wants whose planes are alike and whose switches mark. Where planes are links of their own, each
+// One is what a fabric wants whose planes are alike and whose switches mark. Where planes are separate links, each
 // of some speed, what one of them carries says nothing about another.
 #pragma once
 
@@ -24,7 +24,7 @@ class Windows {
     of(port).in_flight += bytes;
     in_flight_ += bytes;
   }
-  // It arrived, or was lost, or is sent again.
+  // It arrived, or was lost, or is retransmitted.
   void on_gone(std::uint32_t port, std::uint32_t bytes) {
     of(port).in_flight -= bytes;
     in_flight_ -= bytes;
@@ -65,7 +65,7 @@ class Windows {
       if (one.round_trip.ps) shortest_ = std::min({shortest_, one.round_trip, one.latest});
   }
   // spec: port-lag
-  // How much later than by the quickest port a packet arrives by this one, which has a queue of its own.
+  // How much later than by the quickest port a packet arrives by this one, which has a separate queue.
   Duration lag_of(std::uint32_t port) const {
     if (!is_each_ || windows_[port].round_trip.ps == 0) return Duration{0};
     return std::max(windows_[port].round_trip, windows_[port].latest) - shortest_;

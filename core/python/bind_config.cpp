@@ -97,7 +97,7 @@ void bind_config(nb::module_& m) {
     p.evs.push_back(ev_bytes_from(ev));
   });
   bind_settings<CcProfile>(m, declared, "CcProfile",
-                           "Congestion control: which controller, what each is told, and what is set for each.")
+                           "Congestion control: which controller, the inputs of all, and the settings of each.")
       .def("limit_window", &CcProfile::limit_window, "As much as the network needs, but no more than so many bytes.");
   bind_settings<InitAttributes>(m, declared, "InitAttributes", "RESET → INIT.");
   bind_settings<RtrAttributes>(m, declared, "RtrAttributes", "INIT → RTR: what is needed to receive.");
@@ -128,7 +128,7 @@ void bind_config(nb::module_& m) {
   m.attr("LONGEST_SEALED_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::sealed_data_overhead);
   m.def("packets_a_train", &udp::gso_segments, nb::arg("mtu"), "Full packets of this payload that leave together.");
   m.def("usual_quantum", &udp::default_quantum, nb::arg("mtu"),
-        "How many packets of this payload share a path where nobody says.");
+        "How many packets of this payload share a path by default.");
   m.def("controllers", &Controllers::names, "The congestion controllers there are.");
 
   nb::class_<Buffer>(m, "Buffer")

@@ -1,4 +1,4 @@
-// Sealing: what Python needs for handshakes, and to read captures whose keys are known.
+// Encryption: what Python needs for handshakes, and to read captures whose keys are known.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
@@ -36,7 +36,7 @@ void bind_seal(nb::module_& m) {
     check_available();
     return faster_cipher();
   });
-  // The faster cipher's, and bytes that a core seals in a second.
+  // The faster cipher's, and bytes that a core encrypts in a second.
   m.def("cipher_speed", [] {
     check_available();
     constexpr std::size_t bytes = 1 << 20;

@@ -1,4 +1,4 @@
-// Values of sealing as Python has them: bytes of a certain length.
+// Values of encryption as Python has them: bytes of a certain length.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// Where threads wait for each other. The last one to come does what has to be done while nobody else runs. Who waits
-// spins for a moment, in case it is a short one, and then sleeps.
+// Where threads wait for each other. The last one to come does what has to be done while no other thread runs. A thread
+// that waits spins for a moment, in case it is a short one, and then sleeps.
 #pragma once
 
 #include <atomic>

@@ -73,7 +73,7 @@ class Checker {
 
   std::uint32_t mtu_;
   std::vector<Planned> flows_;
-  std::uint64_t packets_ = 0;          // of all flows, each with words of its own
+  std::uint64_t packets_ = 0;          // of all flows, each with different words
   std::vector<std::uint64_t> placed_;  // a bit for each of them
   std::uint64_t expected_ = 0;
 };

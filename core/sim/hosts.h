@@ -122,8 +122,8 @@ class Hosts {
   Hosts& operator=(const Hosts&) = delete;
 
   virtual std::vector<CollectiveError> errors() const { return {}; }
-  // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination
-  // is told to expect it.
+  // The source of a flow is given it to send. A link's delay later, long before a packet can be there, its destination
+  // learns to expect it.
   virtual void start(std::uint32_t id, const Flow& flow) = 0;
   virtual void expect(std::uint32_t id, const Flow& flow) = 0;
   virtual void handle(std::uint32_t host, std::uint32_t packet_id) = 0;

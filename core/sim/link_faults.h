@@ -16,7 +16,7 @@ namespace softmrc::sim {
 
 enum class FaultKind : std::uint8_t {
   down,         // both ends of the cable notice
-  black_hole,   // nobody notices
+  black_hole,   // neither end notices
   loss,         // value: probability
   corrupt,      // value: probability; the receiver's ICRC refuses the packet
   slow,         // value: share of the rate that is left; queues and their thresholds stay

@@ -1,5 +1,5 @@
 // Chance on a link. What is drawn follows from the seed, the link, the moment and how often the link drew before; never
-// from what others draw, so that it does not matter what is simulated beside it.
+// from what others draw, so that it does not matter what else is simulated.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ namespace softmrc::sim {
 struct EventKind {
   enum Kind : std::uint32_t {
     arrive,      // at the end of link `who`: packet `what`
-    ready,       // link `who` may send again
+    ready,       // link `who` may transmit its next packet
     pause,       // link `who` is to pause, or may go on
     timer,       // host `who` wanted to be called
     flow_start,  // flow `what`, at its source `who`

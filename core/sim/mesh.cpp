@@ -29,7 +29,7 @@ Mesh::Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& s
       now_(Time{} + config.starts_at),
       links_(sides.size() * sides.size() * config.ports),
       prng_(config.seed, "pair") {
-  SOFTMRC_CHECK(sides.size() < 255);  // an address of their own for each
+  SOFTMRC_CHECK(sides.size() < 255);  // each has its own address
   for (std::uint32_t i = 0; i < sides.size(); ++i) sides_.emplace_back(*this, i);
   for (Side& side : sides_) equip(side, sides[side.number]);
 }

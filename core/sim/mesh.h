@@ -31,13 +31,13 @@ struct MeshFaults {
   double corrupt = 0;            // one bit flips; where bytes travel, only the ICRC notices
   double trim = 0;               // data packets that lose their payload
   double mark = 0;               // data packets that get CE
-  double starve = 0;             // data packets that the receiver has no room for, and says so
-  bool black_hole = false;       // swallows everything, says nothing
+  double starve = 0;             // data packets that the receiver answers with RNR
+  bool black_hole = false;       // drops everything silently
   bool spares_control = false;   // loss, corruption and reordering befall data only
   Duration delay{0};             // every packet is this much later
   std::uint64_t neck_bps = 0;    // somewhere behind the port is a slower link; 0: none
   std::uint64_t neck_bytes = 0;  // and that its queue holds, what comes then is lost; 0: any number
-  Duration path_jitter{0};       // every path gets its own extra delay up to this, drawn anew now and then, in order
+  Duration path_jitter{0};       // every path gets its own extra delay up to this, drawn again now and then, in order
 };
 
 struct MeshConfig {
@@ -74,7 +74,7 @@ class Mesh final : private SimDriver::Context {
   void watch_paths() {
     for (Link& link : links_) link.watches_paths = true;
   }
-  // One EV of one direction swallows everything (or stops doing so).
+  // One EV of one direction drops everything (or stops doing so).
   void set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
                    bool is_dead);
   void set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy,
@@ -89,7 +89,7 @@ class Mesh final : private SimDriver::Context {
   // A stalled side neither receives nor sends until then; packets wait for it.
   void stall(std::uint32_t which, Time until) { sides_[which].stalled_until = until; }
 
-  // Somebody in a side's memory who changes what it writes before it is sealed; where payload travels.
+  // An attacker in a side's memory that changes what it writes before it is encrypted; where payload travels.
   struct Forger {
     virtual ~Forger() = default;
     virtual void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet,

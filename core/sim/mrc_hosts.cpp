@@ -295,7 +295,7 @@ bool MrcHosts::set_port(std::uint32_t host, std::uint32_t plane, bool is_up) {
   return true;
 }
 
-// The queue pair that will be at work, as far as that can be told beforehand.
+// The queue pair that will be at work, as far as that is known beforehand.
 const proto::QueuePair* MrcHosts::pair_of(const Host& host, const SimPacket* arriving) const {
   if (!arriving) return host.last_sender;
   const std::uint32_t index = arriving->packet.bth.dqp - first_qpn;

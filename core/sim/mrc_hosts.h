@@ -60,7 +60,7 @@ class MrcHostFactory final : public HostFactory {
     std::vector<RemotePeer> peers;
     const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
   };
-  // One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its
+  // One queue pair, or as many as are configured, per ordered pair of hosts that talk; flows between them are its
   // messages. Each end has its queue pair from the first flow on that it learns of.
   struct Connection {
     std::uint32_t source = 0;

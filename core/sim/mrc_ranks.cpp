@@ -42,7 +42,7 @@ std::uint8_t* nowhere(std::uint32_t mtu) { return reinterpret_cast<std::uint8_t*
 
 }  // namespace
 
-// The network is gone by then: groups that leave say so to nobody.
+// The network is gone by then: groups that leave notify no peer.
 MrcHostFactory::~MrcHostFactory() {
   for (Host& host : hosts_) {
     if (host.endpoint) host.endpoint->set_trace(nullptr);

@@ -1,13 +1,13 @@
 // A whole fabric under the simulated clock: hosts at its edge, links and switches between them, flows that start each
 // other, and faults at given times. This room introduces the parts to each other and moves time on, in windows:
 //
-//   shard.h      a part of the fabric for the length of a window, on a core of its own; partition.h says which part
-//   links.h      queues, marks, trims, faults; where a packet goes is asked of router.h
+//   shard.h      a part of the fabric for the length of a window, on a separate core; partition.h says which part
+//   links.h      queues, marks, trims, faults; router.h says where a packet goes
 //   hosts.h      who sends and receives: mrc_hosts.h runs the production endpoint, roce_hosts.h the rival
 //   workload.h   which flow starts when
 //   checker.h    the oracle: every byte exactly once, no packet from nothing
 //   probe_traffic.h     packets of a mapper, which is no host
-//   series.h, recovery.h   what a run is asked about afterwards
+//   series.h, recovery.h   results of a run
 //
 // Windows lie on a grid of link delays, whatever the number of shards; between two of them all shards stand still, and
 // whatever concerns more than one of them is done: faults, counting what was lost, seeing whether the run is over.
@@ -35,7 +35,7 @@ class Network final {
   Network& operator=(const Network&) = delete;
 
   std::uint32_t add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
-  // Ranks, by their hosts; and what they call, each in a flow of its own. Those that differ in `kind` or `bytes` are
+  // Ranks, by their hosts; and what they call, each in a separate flow. Those that differ in `kind` or `bytes` are
   // called by all ranks in the same order.
   void add_group(const std::vector<std::uint32_t>& hosts) { world_.host_factory->add_group(hosts); }
   std::int32_t add_collective(const Collective& collective) { return world_.host_factory->add_collective(collective); }
@@ -65,10 +65,10 @@ class Network final {
   bool is_idle() const;
   // Flows that are complete, in the windows that are over.
   std::uint32_t completed() const { return completed_; }
-  // Those that simulate it: from the first event on, as many as were asked for, or fewer where that is impossible.
+  // Those that simulate it: from the first event on, as many as were requested, or fewer where that is impossible.
   std::uint32_t cores() const { return world_.partition.shards(); }
 
-  // The parts, to be asked what they found, and sums of what shards did.
+  // The parts and their results, and sums over shards.
   const Fabric& fabric() const { return world_.fabric; }
   const NetworkConfig& config() const { return world_.config; }
   const LinkTable& links() const { return world_.links; }

@@ -39,14 +39,14 @@ struct NetworkConfig {
   Transport transport = Transport::mrc;
   RoceConfig roce;                                 // with Transport::roce
   Duration convergence_delay = milliseconds(100);  // until ECMP groups leave out a dead link
-  std::uint32_t data_overhead_bytes = 104;         // on the link, beside the payload
+  std::uint32_t data_overhead_bytes = 104;         // on the link, besides the payload
   std::uint32_t control_packet_bytes = 128;
   std::uint32_t trimmed_packet_bytes = 128;
   std::uint32_t mtu = 4096;
   std::uint32_t mpr = 16;
   std::uint32_t timeout = 8;
   std::uint32_t qps_per_pair = 1;         // of MRC: flows between two hosts take them in turn
-  bool hints = false;                     // queue pairs are told how many others there will be
+  bool hints = false;                     // queue pairs know how many others there will be
   bool chain_on_acknowledgement = false;  // a flow that waits for another one starts when its sender knows
   ProcessConfig process;                  // of every host; by default none: NICs do the work
   proto::EndpointConfig endpoint;

@@ -30,17 +30,17 @@ class Outbox {
     messages_[open_][to].events.push_back(event);
     earliest_ = std::min(earliest_, event.at);
   }
-  // Of what is written, and of what was sealed last.
+  // Of what is written, and of the window that ended last.
   Time earliest() const { return std::min(earliest_, sealed_earliest_); }
 
-  // The window is over: what was written can be read, with the memory that went away meanwhile.
+  // The window is over: what was written can be read, with the memory that went away in it.
   void seal(PacketPool& packets) {
     for (std::uint32_t to = 0; to < messages_[open_].size(); ++to)
       messages_[open_][to].packets = packets.take_returns(to);
     open_ ^= 1;
     sealed_earliest_ = std::exchange(earliest_, Time::never());
   }
-  // What another shard wrote in the window that this one has sealed. The other may have sealed the next one meanwhile.
+  // What another shard wrote in the window that this one has ended. The other may have ended the next one by now.
   ShardMessages& from(Outbox& other, std::uint32_t me) const { return other.messages_[open_ ^ 1][me]; }
 
  private:

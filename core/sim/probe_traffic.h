@@ -56,7 +56,7 @@ class ProbeTraffic {
   }
 
   const std::vector<MapperProbe>& probes() const { return probes_; }
-  // All that were added, in that order, to be asked for once none is under way any more.
+  // All that were added, in that order; call it once none is under way any more.
   std::vector<MapperProbe> take() {
     taken_ += static_cast<std::int64_t>(probes_.size());
     return std::exchange(probes_, {});

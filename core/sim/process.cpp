@@ -8,7 +8,7 @@ namespace softmrc::sim {
 namespace {
 
 constexpr std::uint32_t max_rounds = 4;
-constexpr std::uint32_t max_short_rounds = 64;  // where planes are asked again for room after a few packets
+constexpr std::uint32_t max_short_rounds = 64;  // where planes are checked for room again after a few packets
 
 }  // namespace
 
@@ -74,7 +74,7 @@ void Process::receive(Time now, proto::Endpoint& endpoint, Surroundings& around)
   // It took all it can hold, so it supposes that there is more.
   if (taken == config_.max_received) more_ |= 1u << plane;
   if (ready_) return;
-  // A plane that has more has not had its say yet, nor have those that got something meanwhile.
+  // A plane that has more has not had its say yet, nor have those that got something in this batch.
   if (more_ == 0 || ++turns_in_batch_ == proto::max_turns_in_batch) {
     endpoint.end_batch(now);
     turns_in_batch_ = 0;

@@ -1,6 +1,6 @@
 // The process that drives an endpoint, as the socket driver's thread does it (udp/lane_drive.cpp): packets wait in one
 // queue per plane until it gets round to them; what it takes from them together is one batch; what it polls leaves
-// together, later. Every step takes time, and now and then somebody else has the processor.
+// together, later. Every step takes time, and now and then another process has the processor.
 //
 //   a turn   look at the planes, unless some had more than was taken
 //            of each in turn: take what waits, up to a bound, and hand it in
@@ -23,7 +23,7 @@ struct ProcessConfig {
   std::uint32_t max_received = 0;  // packets taken from a plane at a time; 0: no process, all happens at once
   std::uint32_t max_waiting = 0;   // packets that a plane's queue holds, more are lost; 0: any number
   std::uint32_t max_sent = 256;    // packets polled before they leave
-  std::uint32_t port_burst = 0;    // packets for one plane before it is asked again whether it has room; 0: any number
+  std::uint32_t port_burst = 0;    // packets for one plane before it is checked for room again; 0: any number
   Duration pace{0};                // every step takes up to this long
   double hold_up = 0;              // share of steps in which the process loses its core ...
   Duration hold_up_time{0};        // ... for up to this long

@@ -1,5 +1,5 @@
-// Data packets that faults took: when the last one was taken, when the last one was sent again, how many still wait for
-// that. What happened is reported window by window; whether a packet has arrived by another copy is asked.
+// Data packets that faults took: when the last one was taken, when the last one was retransmitted, how many still wait
+// for that. What happened is reported window by window; whether a packet has arrived by another copy is looked up.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Recovery {
     std::uint64_t key = 0;
   };
 
-  // All of a window, in any order. A copy of what has arrived already is lost, too, but nobody waits for it.
+  // All of a window, in any order. A copy of what has arrived already is lost, too, but it is not waited for.
   template <typename IsPlaced>
   void settle(std::vector<Lost>& lost, std::vector<Resent>& resent, IsPlaced is_placed) {
     const auto by_time = [](const auto& a, const auto& b) { return std::tie(a.at, a.key) < std::tie(b.at, b.key); };

@@ -1,5 +1,5 @@
 // The simulator's clock: events in the order of (time, kind, whose, which). That order is of the simulated world alone:
-// it does not depend on who entered an event first, nor on what else is simulated beside it. A wheel of short spans of
+// it does not depend on who entered an event first, nor on what else is simulated. A wheel of short spans of
 // time holds what is near, a heap what is far. A span is sorted when its turn comes, so that entering an event costs an
 // append, and the working set stays a few spans wide however many hosts there are.
 #pragma once

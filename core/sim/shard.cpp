@@ -166,7 +166,7 @@ void Shard::enter_time_wait(std::uint32_t host, std::uint32_t id) {
   const SimPacket& p = packets_[id];
   const LinkId link = world_.fabric.host_up(p.plane, host);
   std::uint32_t& busy = world_.nics[host].busy_ports;
-  // Only a process leaves several at a time, or a survey beside what the host itself sends.
+  // Only a process sends several at a time, or a survey in addition to what the host itself sends.
   if (busy >> p.plane & 1) return links_.leave_later(link, id);
   busy |= 1u << p.plane;
   links_.leave(link, id);

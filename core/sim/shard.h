@@ -1,4 +1,4 @@
-// A part of a network under a clock of its own: some leaves with their hosts, and some of the switches above. It
+// A part of a network with its own clock: some leaves with their hosts, and some of the switches above. It
 // simulates a window of time by itself; what happens elsewhere in that window cannot reach it before the next one,
 // because it would have to cross a link. What crosses, goes through an Outbox.
 #pragma once

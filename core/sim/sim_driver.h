@@ -1,4 +1,4 @@
-// Drives one endpoint for those that live on it, under a clock that is made up. It has no loop of its own: whatever
+// Drives one endpoint for those that live on it, under a clock that is made up. It has no loop: whatever
 // moves the clock calls `progress` after every batch that came in, and when it is due.
 #pragma once
 

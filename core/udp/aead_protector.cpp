@@ -126,8 +126,8 @@ bool AeadProtector::seal(Time now, OutgoingPacket& packet) {
   return true;
 }
 
-// What names no queue pair of this peer's is nobody's, however well it is sealed. One that is expected has keys from
-// the first packet that names it: its author can have made what the peer would have, and no more.
+// A packet that names no queue pair of this peer's is refused, even if its tag is right. One that is expected has keys
+// from the first packet that names it: its author can have made what the peer would have, and no more.
 proto::Integrity AeadProtector::open(Time now, wire::MutableBytes& packet, std::uint32_t& opened_by) {
   const std::size_t clear = wire::clear_size(packet, origin_.is_trimmed);
   if (clear == 0) return proto::Integrity::unsealed;

@@ -1,5 +1,5 @@
 // Packets closed by a cipher: the sessions of a lane's queue pairs, and which of them a packet belongs to. What a node
-// says that is no queue pair's (probes, words about ports) goes under the key of one that both still have.
+// says that is no queue pair's (probes, port status) goes under the key of one that both still have.
 //
 // Which session a packet leaves under, our own queue pair says: what a peer calls its own it may have from another.
 #pragma once
@@ -19,7 +19,7 @@ struct SealConfig {
   crypto::KeyUpdatePolicy key_update;
 };
 
-// What two queue pairs agreed on: good for one session, since numbers begin anew with the next.
+// What two queue pairs agreed on: good for one session, since numbers restart with the next.
 struct SealKeys {
   crypto::Cipher cipher = crypto::Cipher::aes_256_gcm;
   crypto::Secret send{};
@@ -43,7 +43,7 @@ class AeadProtector final : public PacketProtector {
   void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys);
   std::size_t expected() const { return expected_.size(); }
   bool is_expected(std::uint32_t qpn) const { return by_qpn_.contains(qpn) || expected_.contains(qpn); }
-  // Who is at a place; no_peer: nobody yet, or no longer.
+  // Who is at a place; no_peer: no peer yet, or no longer.
   void place_is(std::uint32_t place, std::uint32_t peer);
   // Makes a session of what was expected of this peer, once; false where nothing was expected.
   bool begin_expected(std::uint32_t qpn, std::uint32_t peer);

@@ -31,7 +31,7 @@ std::uint64_t inode_of(int fd) {
 }  // namespace
 
 void BootstrapWatch::open() {
-  // A set of its own: of a descriptor that was closed all the same, the number is not read from.
+  // A separate set: if a descriptor was closed nevertheless, its number is not read from.
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_fd_ < 0) fail_with_errno("cannot watch the TCP connections to peers");
 }

@@ -1,7 +1,7 @@
 // Watches the TCP connections over which queue pairs were set up. After the handshake they carry nothing but their end,
 // which says that the peer closed its queue pair or that its process ended.
 //
-// Whoever is on the path can end a TCP connection. Where the ends have authenticated each other, only an authenticated
+// An on-path attacker can end a TCP connection. Where the ends have authenticated each other, only an authenticated
 // goodbye counts; anything else makes the state unconfirmed, and the peer is then pinged, under the keys of the queue
 // pair where packets are encrypted, until it has not answered several times in a row.
 #pragma once
@@ -35,7 +35,7 @@ class BootstrapWatch {
   // The descriptor stays the caller's, who removes the queue pair before closing it; where it was closed earlier, its
   // number may be another socket's, which is not touched. `goodbye` is what the peer sends last where it has
   // authenticated itself, else empty; `received` is what came with the last bytes of the handshake. `cqs` are those
-  // whose waiters are to be told. Throws DeviceError.
+  // whose waiters are to be notified. Throws DeviceError.
   void add(Time now, std::uint32_t qpn, int fd, std::string goodbye, std::string received,
            std::vector<std::uint32_t> cqs);
   void remove(std::uint32_t qpn);

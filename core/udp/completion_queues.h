@@ -43,7 +43,7 @@ class CompletionQueues {
     EventCount event_count;
     int fd = -1;
     std::atomic<QueueState> state{QueueState::of_one_lane};
-    std::uint32_t turn = 0;  // which part is asked first
+    std::uint32_t turn = 0;  // which part is polled first
     ~Queue();
   };
 

@@ -48,7 +48,7 @@ bool CompletionTracker::wait_for_write(std::uint64_t number, Duration timeout) {
 CompletionTracker::RecvResult CompletionTracker::wait_for_message(Message& out, Duration timeout) {
   const Counted waiting(waiters_);
   auto found = RecvResult::timed_out;
-  // Whoever asks, a message that is there is this caller's from then on.
+  // A message that is there is this caller's from then on.
   lane_.wait_until([&] {
     if (found == RecvResult::timed_out && take_message(out)) found = RecvResult::message;
     if (found == RecvResult::timed_out && is_over()) found = RecvResult::none_will_come;

@@ -1,5 +1,5 @@
 // What has become of the writes of one connection, and what its peer has sent. Any number of threads may wait for
-// different writes and for messages: whoever leads or looks takes what the completion queues hold, for all of them.
+// different writes and for messages: the leading thread takes what the completion queues hold, for all of them.
 #pragma once
 
 #include <atomic>
@@ -41,8 +41,8 @@ class CompletionTracker {
   // A message that was taken and is to be the next once more.
   void put_back(const Message& message);
 
-  // Take what is there now. Whether the descriptor of the queue was readable, which it then is no longer: whoever else
-  // watches it must look, too.
+  // Take what is there now. Whether the descriptor of the queue was readable, which it then is no longer: other
+  // watchers must look, too.
   bool poll_writes();
   bool poll_messages();
   // Whether `wait_for_message` would return at once.
@@ -54,7 +54,7 @@ class CompletionTracker {
   // Writes that have ended since last asked: their memory is no longer read.
   std::vector<std::uint64_t> take_ended();
 
-  // Whoever waits returns, now and later.
+  // All waits return, now and later.
   void close();
 
  private:

@@ -1,4 +1,4 @@
-// A node on real sockets: so many lanes, and what they have in common, each part in a class of its own. Lanes open when
+// A node on real sockets: so many lanes, and what they have in common, each part in a separate class. Lanes open when
 // the first queue pair comes to live there; number % lanes is the lane of a queue pair.
 #pragma once
 

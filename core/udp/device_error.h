@@ -1,4 +1,4 @@
-// The machine underneath refused something that was asked of it while a device was being set up. Once a device runs,
+// The system refused something while a device was being set up. Once a device runs,
 // what the system says about a single packet is a counter, never this.
 #pragma once
 

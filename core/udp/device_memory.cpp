@@ -50,7 +50,7 @@ bool DeviceMemory::reads_from(const std::uint8_t* begin, const std::uint8_t* end
 }
 
 std::size_t DeviceMemory::regions() {
-  std::size_t most = 0;  // a lane may have some of its own
+  std::size_t most = 0;  // a lane may have additional ones
   lanes_.for_each([&](Lane& lane) {
     most = std::max(most, lane.with_engine([](proto::Endpoint& e, Time) { return e.regions(); }));
   });

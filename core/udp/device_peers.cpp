@@ -7,7 +7,7 @@ namespace softmrc::udp {
 using proto::Error;
 using proto::MaybeError;
 
-// Refused where a lane knows somebody else there.
+// Refused where a lane knows another peer there.
 MaybeError DevicePeers::check(const std::vector<PeerPlane>& planes) {
   if (planes.size() != lanes_.planes())
     return Error{Error::Kind::config, "planes", std::to_string(planes.size()),
@@ -28,10 +28,10 @@ MaybeError DevicePeers::add(std::vector<PeerPlane> planes, std::uint32_t& peer) 
   if (auto v = check(planes)) return v;
   peer = next_++;
   peers_.emplace(peer, Peer{std::move(planes), {}});
-  // Where there is no choice of lanes, it may as well be asked for signs of life now.
+  // Where there is no choice of lanes, it may as well be probed now.
   std::uint32_t known_as = 0;
   if (lanes_.size() > 1) return std::nullopt;
-  auto refused = part_in(peer, 0, known_as);  // somebody may have come to be there since it was checked
+  auto refused = part_in(peer, 0, known_as);  // another peer may be there since it was checked
   if (refused) peers_.erase(peer);
   return refused;
 }

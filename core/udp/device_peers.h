@@ -1,5 +1,5 @@
 // The peers of a device: one by name, known to a lane as soon as a queue pair there is connected to it. Numbers are not
-// given twice. A peer that was only expected is its lane's alone, and has a number that says so.
+// given twice. A peer that was only expected is its lane's alone, as its number shows.
 #pragma once
 
 #include <map>
@@ -16,12 +16,12 @@ class DevicePeers {
  public:
   explicit DevicePeers(LaneSet& lanes) : lanes_(lanes) {}
 
-  // Refused where a lane knows somebody else there. To be removed as often as it was added.
+  // Refused where a lane knows another peer there. To be removed as often as it was added.
   proto::MaybeError add(std::vector<PeerPlane> planes, std::uint32_t& peer);
   bool remove(std::uint32_t peer);
   // See Lane: who is there becomes a peer of that lane when the first packet comes or goes.
   proto::MaybeError expect(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
-  // INIT to RTR. A peer's queue pairs are all sealed or none is, whichever lanes they are in.
+  // INIT to RTR. A peer's queue pairs are all encrypted or none is, whichever lanes they are in.
   proto::MaybeError connect(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys);
   // Empty where there is no such peer.
   std::vector<PeerPlane> planes_of(std::uint32_t peer);

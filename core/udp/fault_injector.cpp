@@ -54,7 +54,7 @@ void FaultInjector::send(Time now, std::uint32_t socket, std::span<const GsoBatc
   release(now, now);
 }
 
-// What is left has no ICRC, and says so; a sealed one keeps the tag of its headers.
+// What is left has no ICRC, and is marked so; an encrypted one keeps the tag of its headers.
 void FaultInjector::trim(OwnedGsoBatch& packet) {
   if (wire::is_sealed(packet.bytes)) {
     const std::size_t clear = wire::clear_size(packet.bytes, false);

@@ -31,8 +31,8 @@ struct Faults {
   double mark = 0;          // gets CE
   double trim = 0;          // data loses its payload, as in a switch without room
   Duration delay{0};        // of every packet
-  bool black_hole = false;  // swallows everything, both ways, and says nothing
-  std::uint32_t mtu = 0;    // swallows IP packets of more bytes, both ways, likewise; 0: none
+  bool black_hole = false;  // silently drops everything in both directions
+  std::uint32_t mtu = 0;    // silently drops IP packets of more bytes in both directions; 0: none
 
   bool is_active() const { return black_hole || mtu > 0 || drop > 0 || needs_copy(); }
   // Packets that only may vanish still go from the user's memory; the others are copied, which is fine for faults.
@@ -69,7 +69,7 @@ class FaultInjector final : public PacketIo {
   void send_delayed(Time now) override;
   Time deadline() const override;
   std::span<const GroBatch> receive(Receiver& receiver) override;
-  // Reports of the network are swallowed in a black hole like the rest.
+  // A black hole drops reports of the network, too.
   bool next_error(std::uint32_t socket, SendError& out) override;
 
  private:

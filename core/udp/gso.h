@@ -1,4 +1,4 @@
-// Trains: packets of one path that the kernel is handed as one send, and cuts itself.
+// GSO batches: packets of one path that the kernel gets as one send, and cuts itself.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr std::uint32_t gso_segments(std::uint32_t mtu) {
                                    max_gso_segments);
 }
 
-// How many packets share a path where nobody says: two GSO batches, so that one is gathered while the other is on its
+// How many packets share a path by default: two GSO batches, so that one is gathered while the other is on its
 // way.
 constexpr std::uint32_t default_quantum(std::uint32_t mtu) { return std::min(2 * gso_segments(mtu), max_gso_segments); }
 

@@ -1,4 +1,4 @@
-// The ICRC, which ends packets that nothing else closes; or four zero bytes in its place, which nobody looks at.
+// The ICRC, which ends packets that nothing else closes; or four zero bytes in its place, which are ignored.
 #pragma once
 
 #include <array>

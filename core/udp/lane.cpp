@@ -204,9 +204,9 @@ proto::MaybeError Lane::connect_as(Time now, std::uint32_t qpn, const proto::Rtr
   using proto::Error;
   if (is_sealed && protectors_.has_other(qpn, attributes.peer, attributes.dest_qpn))
     return Error{Error::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn),
-                 "one that no other queue pair is connected to under seal"};
+                 "one without another encrypted queue pair"};
   if (auto refused = engine_.modify_rtr(now, qpn, attributes)) return refused;
-  if (!is_sealed) protectors_.forget(attributes.peer);  // what was sealed is over
+  if (!is_sealed) protectors_.forget(attributes.peer);  // its encrypted session is over
   return std::nullopt;
 }
 
@@ -294,8 +294,8 @@ proto::MaybeError Lane::check_sealed(std::uint32_t peer, bool is_to_be) {
       protectors_.is_sealed(peer) == is_to_be)
     return std::nullopt;
   return proto::Error{proto::Error::Kind::config, "seal", is_to_be ? "keys" : "none",
-                      is_to_be ? "none: other queue pairs to this peer are not sealed"
-                               : "keys: other queue pairs to this peer are sealed"};
+                      is_to_be ? "none: other queue pairs to this peer are not encrypted"
+                               : "keys: other queue pairs to this peer are encrypted"};
 }
 
 bool Lane::destroy_qp(std::uint32_t qpn) {
@@ -419,8 +419,9 @@ void Lane::forget(std::uint32_t place) {
   forget_peers();
 }
 
-// For as long as it is expected it stays the same peer. Where a plain queue pair to it works, a sealed one is refused
-// when it is connected; until then the plain one must go on, so the peer counts as sealed only where there is none.
+// For as long as it is expected it stays the same peer. Where a plain queue pair to it works, an encrypted one is
+// refused when it is connected; until then the plain one must go on, so the peer counts as encrypted only where there
+// is none.
 std::uint32_t Lane::admit(std::uint32_t place) {
   Expected& here = expected_[place];
   if (here.peer != proto::no_peer) return here.peer;
@@ -449,7 +450,7 @@ std::uint32_t Lane::peer_at(const sockaddr_storage& from) {
   return place == proto::no_peer ? place : admit(place);
 }
 
-// The engine lets go of peers that nobody holds; from then on their packets are of an unknown source. Before it gives a
+// The engine drops peers without a holder; from then on their packets are of an unknown source. Before it gives a
 // number to another, this must be done.
 void Lane::forget_peers() {
   if (engine_.stats().peers_forgotten == peers_forgotten_) return;

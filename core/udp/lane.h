@@ -1,4 +1,4 @@
-// One thread's width of a device: sockets of its own on every plane, an engine, and a thread that moves packets between
+// One thread of a device: its own sockets on every plane, an engine, and a thread that moves packets between
 // them. It shares nothing with other lanes while packets move; a queue pair lives in one lane, and its peer knows that
 // lane's ports only.
 //
@@ -39,7 +39,7 @@ struct LaneConfig {
   proto::EndpointConfig engine;
   SenderConfig sender;
   SealConfig seal;
-  std::uint32_t port_burst = 0;      // packets offered to a plane before it is asked again whether it has room; 0: any
+  std::uint32_t port_burst = 0;      // packets offered to a plane before it is checked for room again; 0: any
   Duration spin = microseconds(50);  // how long to look at idle sockets before sleeping
 };
 
@@ -76,7 +76,7 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   bool is_over() const { return is_over_; }
   // False when the time is up.
   bool wait_until_over(Duration timeout);
-  // Answers nobody any longer.
+  // Stops answering.
   void stop_lingering();
   // In a forked child: lets go of its copies of the sockets, or the parent's ports would outlive the parent.
   void close_after_fork();
@@ -87,8 +87,8 @@ class Lane final : public proto::Driver, public proto::QpFactory {
     const LeaderFollower::EngineLock engine_lock(leader_follower_);
     return f(engine_, clock_.now());
   }
-  // The same for calls that give the engine something to send: it leaves before this returns, unless somebody drives
-  // and is awake, who then sends it with whatever else there is.
+  // The same for calls that give the engine something to send: it leaves before this returns, unless another thread
+  // drives and is awake, which then sends it with whatever else there is.
   template <typename F>
   auto with_engine_and_send(F f) {
     const LeaderFollower::EngineLock engine_lock(leader_follower_);
@@ -116,12 +116,12 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
   void add_progress_handler(proto::ProgressHandler* progress_handler) override;
   void remove_progress_handler(proto::ProgressHandler* progress_handler) override;
-  // No lock is asked for unless the driver sleeps.
+  // No lock is taken unless the driver sleeps.
   void request_progress() override {
     progress_requested_ = true;
     if (is_asleep_) wake();
   }
-  // Who is notified when this queue holds something; the descriptor becomes readable. Null: nobody.
+  // Who is notified when this queue holds something; the descriptor becomes readable. Null: none.
   void set_comp_channel(std::uint32_t cq, EventCount* event_count, int fd);
   // The same for events.
   void set_event_fd(int fd);
@@ -138,10 +138,10 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   void apply_port_state();
   void apply_port_state_soon();
 
-  // INIT to RTR, sealed from the first packet on where there are keys.
+  // INIT to RTR, encrypted from the first packet on where there are keys.
   // Keys are used up, unless it is refused.
   proto::MaybeError modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
-  // Whether a queue pair to who is there may be sealed, or not be: as those are that work.
+  // Whether a queue pair to the peer there may be encrypted, or not be: as its working ones are.
   proto::MaybeError check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
   bool destroy_qp(std::uint32_t qpn);
   // See BootstrapWatch: the queue pair ends soon after its peer is known to be gone. Throws DeviceError.
@@ -156,11 +156,11 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   // The same planes are the same peer, which then has to be removed as often as it was added.
   proto::MaybeError check_peer(const std::vector<PeerPlane>& planes);
   proto::MaybeError add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
-  // Empty where it knows nobody by that number.
+  // Empty where no peer has that number.
   std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
   bool remove_peer(std::uint32_t peer);
-  // Somebody may come from there, or be spoken to, and be a peer from then on: an entry in a book until then. The same
-  // planes are the same place, which then has to be forgotten as often as it was expected.
+  // A peer is expected there: it becomes one with its first packet, or the first to it, and is only listed until then.
+  // The same planes are the same place, which then has to be forgotten as often as it was expected.
   proto::MaybeError expect(std::vector<PeerPlane> planes, std::uint32_t& place);
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
@@ -266,8 +266,8 @@ class Lane final : public proto::Driver, public proto::QpFactory {
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
   std::uint32_t links_up_;            // as far as it knows
   std::vector<LinkState> link_changes_;
-  bool links_unknown_ = false;  // the system could not tell all that they led us to ask, and is asked again
-  bool links_missed_ = false;  // messages of the kernel's were lost, and the state of every link is yet to be asked for
+  bool links_unknown_ = false;  // the system could not answer all queries, which are repeated
+  bool links_missed_ = false;   // messages of the kernel's were lost, and the state of every link is yet to be queried
   Time asks_for_links_at_ = Time::never();
   Receiver receiver_;
   ProtectorTable protectors_;

@@ -11,8 +11,8 @@
 
 namespace softmrc::udp {
 
-// The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers ask
-// for, may be somebody else's at the moment.
+// The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers use,
+// may belong to another thread at the moment.
 void Lane::poll_sockets(Duration timeout) {
   epoll_event events[24];
   const int count = epoll_wait_for(epoll_fd_, events, timeout);
@@ -103,7 +103,7 @@ void Lane::receive_ready() {
     ready &= ~(1u << p);
     receive_from(p);
   }
-  // A plane that has more has not had its say yet, nor have those that got something meanwhile.
+  // A plane that has more has not had its say yet, nor have those that got something in this batch.
   // But where it never ends, verdicts must not wait for ever.
   const bool is_over = ready_planes_ == 0 || ++turns_in_batch_ == proto::max_turns_in_batch;
   if (is_over) {
@@ -201,7 +201,7 @@ std::uint32_t Lane::free_ports() {
   return mask;
 }
 
-// Where sockets hold little, a plane is asked for room again after a few packets: the only one with room would
+// Where sockets hold little, a plane is checked for room again after a few packets: the only one with room would
 // otherwise be given all there is, and paths would be chosen long before the packets leave.
 void Lane::gather(Time now) {
   std::uint32_t ports = free_ports();
@@ -226,7 +226,7 @@ void Lane::transmit() {
     // What the kernel refused as a GSO batch waits to go packet by packet, and this may have been the last batch.
     if (batches + 1 == max_batches)
       for (Plane& plane : planes_) plane.io().send_delayed(now);
-    // Not scheduled for a while, in the midst of sending.
+    // Not scheduled for a while, during sending.
     if (const Time after = clock_.now(); after - now > proto::stall_threshold) {
       ++stats_.hold_ups;
       engine_.handle_stall(after);
@@ -255,7 +255,7 @@ void Lane::watch_room(std::uint32_t p) {
 
 namespace {
 
-// A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone,
+// A driver that was loaded again makes an interface of the same name. It is the plane's only once the old one is gone,
 // which may merely have another name now. And an address that no socket is bound to an interface for may move to
 // another one; while the old one has it still, it was only given to both. Nothing where that is not known yet.
 std::optional<bool> is_now_of(const Plane& plane, const LinkState& change) {
@@ -266,13 +266,13 @@ std::optional<bool> is_now_of(const Plane& plane, const LinkState& change) {
   return is_still ? std::optional(!*is_still) : std::nullopt;
 }
 
-constexpr Duration links_rest = milliseconds(100);  // until the system is asked again what it could not tell
+constexpr Duration links_rest = milliseconds(100);  // until a query that the system could not answer is repeated
 constexpr std::size_t max_link_changes = 4096;      // that are kept until then
 
 }  // namespace
 
-// What the system could not tell is asked again, with the messages that led to it; those that came meanwhile behind
-// them.
+// Queries that the system could not answer are repeated, with the messages that led to them; newer messages
+// follow.
 void Lane::read_links() {
   links_ready_ = false;
   if (!links_unknown_) link_changes_.clear();
@@ -331,7 +331,7 @@ void Lane::apply_port_state_soon() {
   wake();
 }
 
-// Asked here and now: what was meant when somebody asked for it may be old by the time it is done.
+// The current state, not the one at the time of the request, which may be old by now.
 void Lane::apply_ports(Time now) {
   has_new_ports_ = false;
   const std::uint32_t up = owner_.up_ports();

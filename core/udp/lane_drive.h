@@ -13,7 +13,7 @@ namespace softmrc::udp {
 constexpr Duration longest_sleep = milliseconds(500);
 
 // A flood costs a turn for each of its packets as long as the driver keeps up with them. So it lets them gather: what
-// is refused many at a time costs little, and what a peer sends meanwhile is late by no more than this.
+// is refused many at a time costs little, and what a peer sends in that time is late by no more than this.
 constexpr Duration refusing_rest = microseconds(100);
 
 template <typename Done>

@@ -16,7 +16,7 @@ namespace {
 
 const std::string& link_of(const PlaneConfig& plane) { return plane.interface.empty() ? plane.link : plane.interface; }
 
-// One bit a plane. A link that nobody names is up.
+// One bit a plane. A link without a name is up.
 std::uint32_t links_up(const DeviceConfig& plan) {
   std::uint32_t up = ~0u;
   if (!plan.watches_links) return up;
@@ -76,7 +76,7 @@ Lane& LaneSet::open(std::uint32_t number) {
     lane.begin();
     lanes_[next] = std::move(opened);
     ++open_;
-    lane.apply_port_state_soon();  // what changed meanwhile was applied to the others only
+    lane.apply_port_state_soon();  // changes since then were applied to the others only
   }
   return *lanes_[number];
 }

@@ -1,5 +1,5 @@
 // The lanes of a device, which open one after the other as queue pairs come to live in them, and their ports: a port is
-// up when its administrator and its link both say so.
+// up when it is enabled and its link is up.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class LaneSet final : private LaneOwner {
   // `on_failed` says that one has ended by a failure, from its thread.
   LaneSet(DeviceConfig plan, Profiles& profiles, std::function<void(Lane&)> set_up, std::function<void()> on_failed);
 
-  // For what the parts of a device keep about its lanes. Not to be asked for with an engine to oneself.
+  // For what the parts of a device keep about its lanes. Not to be taken under an engine's lock.
   std::mutex& mutex() { return mutex_; }
 
   const DeviceConfig& plan() const { return plan_; }

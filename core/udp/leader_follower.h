@@ -38,8 +38,8 @@ class LeaderFollower {
     return lock;
   }
 
-  // Until it is done or too late: `drive()` if nobody does, else waits for a turn. `wake()` wakes the lane's own thread
-  // where that sleeps while it drives.
+  // Until it is done or too late: `drive()` if no thread does, else waits for a turn. `wake()` wakes the lane's own
+  // thread where that sleeps while it drives.
   template <typename Clock, typename Done, typename Drive, typename Wake>
   void drive_until(Lock& lock, const Clock& clock, Time until, Done done, Drive drive, Wake wake) {
     while (!done() && clock.now() < until) {
@@ -89,7 +89,7 @@ class LeaderFollower {
     over_.wait(lock, [this] { return !is_driven_ && !has_followers(); });
   }
 
-  // Nobody drives from here on, and those that wait for a turn return.
+  // No thread drives from here on, and those that wait for a turn return.
   void end() {
     is_over_ = true;
     wake_all();
@@ -123,7 +123,7 @@ class LeaderFollower {
   }
 
  private:
-  // A caller that waits while another drives. What it waits for is asked under the lock, by the thread that has that.
+  // A caller that waits while another drives. What it waits for is checked under the lock, by the thread that holds it.
   struct Follower {
     template <typename Done>
     explicit Follower(Done& done)

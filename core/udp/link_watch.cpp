@@ -44,7 +44,7 @@ LinkState link_in(nlmsghdr& message) {
   return found;
 }
 
-// Of IPv4 the local address is an attribute of its own, besides that of the other end.
+// Of IPv4 the local address is a separate attribute, besides that of the other end.
 LinkState address_in(nlmsghdr& message) {
   const auto* info = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
   const bool v4 = info->ifa_family == AF_INET;

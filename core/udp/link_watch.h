@@ -1,5 +1,5 @@
 // Is the cable in? Listens to the kernel's messages about links and addresses, so that a port that goes down is left
-// at once rather than after packets were lost on it, and one whose interface was made anew is found again.
+// at once rather than after packets were lost on it, and one whose interface was created again is found again.
 #pragma once
 
 #include <cstdint>

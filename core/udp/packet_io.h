@@ -1,6 +1,6 @@
 // What the driver sees of a plane: GSO batches leave by it, and messages come in. The plane itself (plane.h) is the
 // plain one, on its sockets. Others wrap one and do something to what passes: faults (fault_injector.h), captures
-// (capture_tap.h). They are put on and taken off, so that nobody who moves packets has to ask whether they are there.
+// (capture_tap.h). They are put on and taken off, so that code that moves packets need not check for them.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,4 +1,4 @@
-// What closes a packet, and tells when it is opened whether it is what was sent: one face for all that do, chosen by
+// What closes a packet, and tells when it is opened whether it is what was sent: one interface, chosen by
 // peer, so that code which makes packets or takes them in need not know which. A checksum (icrc_protector.h) finds what
 // the network did; a cipher (aead_protector.h) what anybody did.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace softmrc::udp {
 
-// A packet that is about to leave. `front` holds its headers, and has room behind them for whatever its seal adds; the
-// payload is still the user's memory.
+// A packet that is about to leave. `front` holds its headers, and has room behind them for whatever encryption adds;
+// the payload is still the user's memory.
 struct OutgoingPacket {
   const proto::Transmit& transmit;
   const wire::Address& from;

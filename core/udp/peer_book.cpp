@@ -37,7 +37,7 @@ proto::MaybeError refused(const char* field, std::string value, std::string allo
   return proto::Error{proto::Error::Kind::config, field, std::move(value), std::move(allowed)};
 }
 
-// Of one node: not of many, not of all that receive it, not of nobody, and not one address in the clothes of another.
+// Of one node: not multicast, not broadcast, not unspecified, and not one address embedded in another.
 bool is_unicast(const wire::Address& address) {
   const auto& b = address.bytes;
   if (address.is_v4) return b[0] != 0 && b[0] < 224;
@@ -63,7 +63,7 @@ proto::MaybeError PeerBook::check(const std::vector<PeerPlane>& planes,
       return found != by_address_.end() && owns(found->second);
     };
     for (const Key& key : derive_keys(plane)) {
-      // Who tells no ports has all those that are nobody else's.
+      // A peer without ports has all those that are no other peer's.
       if (is_owned(key) || is_owned({key.high, key.low, 0}))
         return refused("planes.source_ports", text_of(plane.address) + " port " + std::to_string(key.port & 0xFFFF),
                        "an address and a port that are no other peer's");

@@ -32,9 +32,9 @@ class PeerBook {
  public:
   void add(std::uint32_t peer, std::vector<PeerPlane> planes);
   void remove(std::uint32_t peer);
-  // What came from there is this peer's again, whichever had it meanwhile.
+  // What comes from there is this peer's again, whichever had it since.
   void claim(std::uint32_t peer);
-  // Whether somebody may be added who is there. `owns` says of a peer whether what it has stays its own.
+  // Whether a peer may be added there. `owns` says of a peer whether what it has stays its own.
   proto::MaybeError check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const;
   // Calls back with every peer that is known.
   template <typename F>

@@ -46,8 +46,8 @@ bool is_long(const GsoBatch& batch) { return batch.packets > 1; }
 
 constexpr Duration shortest_gso_pause = seconds(1), longest_gso_pause = seconds(64);
 
-// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not
-// done.
+// A socket that hears of the network's errors reports them with the next call, which then does
+// nothing.
 bool may_be_earlier(int error) {
   return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EPROTO || error == EACCES;
 }
@@ -123,8 +123,8 @@ std::size_t Plane::send_batches_some(Time now, std::uint32_t number, std::span<c
       was_interrupted = had_earlier_error = false;
       continue;
     }
-    // Callers wait for the engine meanwhile, so each gets one more attempt. An interrupted call is made again when the
-    // driver comes by; an error that is reported twice in a row is about this packet.
+    // Callers wait for the engine at that time, so each gets one more attempt. An interrupted call is made again when
+    // the driver comes by; an error that is reported twice in a row is about this packet.
     if (errno == EINTR && !was_interrupted) {
       was_interrupted = true;
       continue;

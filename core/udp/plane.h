@@ -50,11 +50,11 @@ class Plane final : public PacketIo {
   bool has_gso = true;
   PlaneStats stats;
 
-  // The interface that its packets take, or that has its address. Empty: nobody named it.
+  // The interface that its packets take, or that has its address. Empty: none is configured.
   const std::string& link() const { return plan.interface.empty() ? plan.link : plan.interface; }
-  // The interface was made anew under the same name: another index, to which the sockets have yet to be bound. False
-  // where the system refuses that, as it does without CAP_NET_RAW: such sockets reach nobody. Nothing where the system
-  // is too short of something to say: ask again.
+  // The interface was created again under the same name: another index, to which the sockets have yet to be bound.
+  // False where the system refuses that, as it does without CAP_NET_RAW: such sockets reach no peer. Nothing where the
+  // system is too short of something to say: ask again.
   std::optional<bool> rebind_interface();
   // The socket that carries this EV: the one whose source port it names, or any fixed one.
   std::uint32_t socket_of(std::uint32_t entropy) const {

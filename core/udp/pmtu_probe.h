@@ -1,6 +1,6 @@
 // Packets that only ask whether packets of their size get through: one of a size, and an answer as long, so that both
 // ways are tried. No connection knows of them; the driver answers those it would take packets from. They look like
-// requests from node to node (BTH, queue pair 2) with opcodes of their own.
+// requests from node to node (BTH, queue pair 2) with separate opcodes.
 //
 //    BTH, 12 bytes | a number that the answer repeats, 8 bytes | zeros
 #pragma once
@@ -37,10 +37,10 @@ struct PmtuProbe {
   }
 };
 
-// What was asked of one peer, and the largest answer so far.
+// The probes to one peer, and the largest answer so far.
 struct PmtuDiscovery {
   std::uint32_t id = 0;
-  std::uint64_t number = 0;  // which nobody can guess who does not get the question
+  std::uint64_t number = 0;  // which cannot be guessed without receiving the probe
   std::vector<PeerPlane> planes;
   std::vector<std::uint32_t> answered;  // by plane: bytes of UDP payload; 0: nothing
   std::uint32_t rounds = 0;

@@ -41,8 +41,8 @@ int not_opened(int fd, int error, std::string& why, std::string reason) {
 
 int not_opened(int fd, int error, std::string& why) { return not_opened(fd, error, why, std::strerror(error)); }
 
-// -1 with EEXIST where there is something already. The file is given its name, if that is another, once nobody else may
-// open it.
+// -1 with EEXIST where there is something already. The file is given its name, if that is another, once no other user
+// may open it.
 int make(const std::string& path, int flags, std::string& why, const std::string& name = "") {
   const int fd = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return not_opened(fd, errno, why);
@@ -55,7 +55,7 @@ int make(const std::string& path, int flags, std::string& why, const std::string
   return is_of_all ? not_opened(fd, EPERM, why, std::string(of_all)) : not_opened(fd, error, why);
 }
 
-// As what is made anew, which takes the place of the old file in one step; that one stays where it cannot.
+// A new file takes the place of the old one in one step; that one stays where it cannot.
 int replace(const std::string& path, int flags, std::string& why) {
   std::uint32_t bits = 0;
   if (getrandom(&bits, sizeof bits, 0) != sizeof bits) return not_opened(-1, errno, why);
@@ -84,13 +84,13 @@ int open_private_file(const std::string& path, OpenMode begins, std::string& why
   if (const int made = make(path, flags, why); made >= 0 || errno != EEXIST) return made;
   const int fd = open(path.c_str(), flags | O_NOFOLLOW);
   if (fd < 0 && errno == ELOOP) return not_opened(fd, EPERM, why, "it is a symbolic link");
-  if (fd < 0 && errno == ENXIO) return not_opened(fd, EPERM, why, "it is no regular file");  // a pipe that nobody reads
+  if (fd < 0 && errno == ENXIO) return not_opened(fd, EPERM, why, "it is no regular file");  // a pipe without a reader
   struct stat about{};
   if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
   if (std::string wrong = what_is_wrong(about, begins); !wrong.empty())
     return not_opened(fd, EPERM, why, std::move(wrong));
   if (begins == OpenMode::append || !S_ISREG(about.st_mode)) return fd;
-  if (about.st_mode & others) {  // somebody may have it open
+  if (about.st_mode & others) {  // another user may have it open
     close(fd);
     return replace(path, flags, why);
   }

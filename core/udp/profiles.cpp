@@ -44,7 +44,7 @@ MaybeError Profiles::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, 
   return std::nullopt;
 }
 
-// The queue pair keeps what it was given; nobody else is to find it in the engine.
+// The queue pair keeps what it was given; others must not find it in the engine.
 MaybeError Profiles::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes,
                                const Assignment& assignment) {
   bool has_evs = false, has_control = false;

@@ -48,7 +48,7 @@ struct ProfileChoice {
 std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile,
                                      std::uint32_t listed);
 
-// All may be called from any thread, and by who has an engine to itself: none is asked for here. Numbers count up from
+// All may be called from any thread, also under an engine's lock: none is taken here. Numbers count up from
 // 1, for all kinds together.
 class Profiles {
  public:

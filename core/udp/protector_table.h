@@ -1,5 +1,5 @@
-// Which seal is a peer's: the device's plain one, or that of sessions, where its queue pairs have keys. A peer that was
-// sealed stays so when its last session is gone: then nothing is taken from it, and nothing said.
+// Which protector is a peer's: the device's plain one, or that of sessions, where its queue pairs have keys. A peer
+// that was encrypted stays so when its last session is gone: then nothing is taken from it, and nothing sent.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,14 @@ class ProtectorTable {
     mark(peer);
   }
   // Keys of a queue pair to come with the peer at a place: from when it is admitted on, nothing of it is taken
-  // without a seal.
+  // unencrypted.
   void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys) {
     sessions_.expect(qpn, place, dest_qpn, keys);
     if (sealed_places_.size() <= place) sealed_places_.resize(place + 1);
     sealed_places_[place] = true;
   }
   bool is_to_be_sealed(std::uint32_t place) const { return place < sealed_places_.size() && sealed_places_[place]; }
-  // `has_plain`: a queue pair to this peer works without a seal, and is not to be cut off.
+  // `has_plain`: a queue pair to this peer works without encryption, and is not to be cut off.
   void admit(std::uint32_t place, std::uint32_t peer, bool has_plain) {
     sessions_.place_is(place, peer);
     if (is_to_be_sealed(place) && !has_plain) mark(peer);

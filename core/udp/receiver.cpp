@@ -78,7 +78,7 @@ const std::vector<GroBatch>& Receiver::receive(const Socket& socket, PlaneStats&
     stats.bytes_received += size;
     incoming_.push_back(in);
   }
-  // Long GSO batches: few of them at a time. Single packets: many. Where somebody mixes them, by their mean.
+  // Long GSO batches: few of them at a time. Single packets: many. Where they are mixed, by their mean.
   if (got > 0) {
     const std::size_t fit = max_bytes * static_cast<std::size_t>(got) / std::max<std::size_t>(total, 1);
     batch_ = static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, few_messages, max_messages));

@@ -7,7 +7,7 @@
 namespace softmrc::udp {
 namespace {
 
-// Room for a header, the padding and ICRC of the packet before it; or for a sealed packet but for what it hides.
+// Room for a header, the padding and ICRC of the packet before it; or for an encrypted packet without its payload.
 constexpr std::size_t scratch_per_packet = wire::max_header_size + std::max<std::size_t>(8, wire::sealed_data_overhead);
 
 }  // namespace
@@ -63,7 +63,7 @@ void Sender::take() {
   queue.last = count_++;
 }
 
-// Sealed packets are made here whole, and not from the user's memory.
+// Encrypted packets are made here whole, and not from the user's memory.
 void Sender::make_room_for_payloads() {
   constexpr std::size_t longest = 1 << 15;
   scratch_.resize(batch_packets * scratch_per_packet + max_gathered_bytes + longest);

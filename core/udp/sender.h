@@ -3,7 +3,7 @@
 // is kept.
 //
 //   a GSO batch:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
-//   sealed:   header payload tag header payload tag                       all of it copied, and hidden, into ours
+//   encrypted:    header payload tag header payload tag                   all of it copied, encrypted, into ours
 #pragma once
 
 #include <memory>

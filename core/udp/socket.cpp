@@ -147,7 +147,7 @@ void Socket::set_options(const SocketConfig& plan) {
   // Never a fragment: the packet size was chosen to fit, and a fragment lost would cost the whole packet.
   set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER,
           v4 ? IP_PMTUDISC_PROBE : IPV6_PMTUDISC_PROBE);
-  // Without this the network's word that nobody listens at the other end would not reach us.
+  // Without this, port-unreachable errors of the other end would not reach us.
   set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, 1);
   if (!plan.receives) {
     sock_filter drop_all{BPF_RET | BPF_K, 0, 0, 0};

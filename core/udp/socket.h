@@ -38,7 +38,7 @@ struct SocketConfig {
 // What became of a packet that was sent earlier, as the network or the kernel reported it.
 struct SendError {
   sockaddr_storage to{};
-  bool is_port_unreachable = false;  // the host is there, and says that nobody listens
+  bool is_port_unreachable = false;  // ICMP port unreachable: the host is there, without a listener
 };
 
 class Socket {

@@ -1,6 +1,6 @@
 // Look once more, or sleep? Looking at idle sockets saves the time it takes to fall asleep and wake up, and costs a
 // processor that others may want. So it is done for a moment only, where work has been coming often enough, and not for
-// a while after somebody else took the processor in the midst of it.
+// a while after another process took the processor during it.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class Spin {
   void set_longest(Duration longest) { longest_ = longest; }
   Duration longest() const { return longest_; }
 
-  // Somebody begins to drive.
+  // A thread begins to drive.
   void begin(Time now) { busy_at_ = now; }
   void on_work(Time now) {
     usual_gap_.ps += ((now - busy_at_).ps - usual_gap_.ps) / 8;
@@ -29,8 +29,8 @@ class Spin {
     return is_worth_it;
   }
   void on_slept(Time now) { busy_at_ = now; }
-  // A look that took from `before` to `after`. If that is long, somebody else wanted the processor: it is left to them
-  // for a while, or they will take it when it is needed here.
+  // A look that took from `before` to `after`. If that is long, another process wanted the processor: it is left to it
+  // for a while, or it will take it when it is needed here.
   void on_looked(Time before, Time after) {
     if (after - before > preempted_after) rests_until_ = after + rest;
   }

@@ -14,8 +14,8 @@ namespace softmrc::udp {
   X(receives)  /* messages taken from the kernel */                                            \
   X(strangers) /* packets from an address that is no peer's, dropped */                        \
   X(bad_icrc)                                                                                  \
-  X(bad_seal)        /* packets of a sealed peer that were not its own, or not new */          \
-  X(keyless)         /* packets to a sealed peer that there were no keys for: not sent */      \
+  X(bad_seal)        /* packets of an encrypted peer that were forged, or not new */           \
+  X(keyless)         /* packets to an encrypted peer without keys for them: not sent */        \
   X(truncated)       /* longer than any packet can be, dropped */                              \
   X(send_blocked)    /* times the socket had no room */                                        \
   X(send_refused)    /* messages that the kernel would not send: counted as lost */            \
@@ -28,12 +28,12 @@ struct PlaneStats {
 #undef X
 };
 
-#define SOFTMRC_LANE_COUNTERS(X)                                                \
-  X(turns) /* times round the driver's loop */                                  \
-  X(sleeps)                                                                     \
-  X(spins)     /* looks at idle sockets before going to sleep */                \
-  X(rests)     /* times it let a flood gather, to refuse many at a time */      \
-  X(hold_ups)  /* times other work had the processor in the midst of sending */ \
+#define SOFTMRC_LANE_COUNTERS(X)                                           \
+  X(turns) /* times round the driver's loop */                             \
+  X(sleeps)                                                                \
+  X(spins)     /* looks at idle sockets before going to sleep */           \
+  X(rests)     /* times it let a flood gather, to refuse many at a time */ \
+  X(hold_ups)  /* times other work had the processor during sending */     \
   X(handovers) /* times a waiting thread took the driver's work over */
 
 struct LaneStats {

@@ -70,7 +70,7 @@ std::vector<LaneView> view_lanes(Device& device) {
 std::vector<QueuePairView> view_queue_pairs(Device& device, std::uint32_t qpn, bool with_evs) {
   std::vector<QueuePairView> views;
   device.for_each_lane([&](Lane& lane) {
-    // The lock is taken for each, so that many of them hold up nobody for long.
+    // The lock is taken for each, so that many of them hold up no thread for long.
     std::vector<std::uint32_t> numbers;
     lane.with_engine([&](proto::Endpoint& e, Time) {
       e.for_each_qpn([&](std::uint32_t one) {

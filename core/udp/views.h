@@ -42,7 +42,7 @@ struct QueuePairView {
   std::vector<proto::Ev> evs;
   std::vector<wire::EvBytes> wide;  // empty where 32 bits are all there is
 };
-// With `qpn` of 0, all of them. Paths only where they are asked for.
+// With `qpn` of 0, all of them. Paths only with `with_evs`.
 std::vector<QueuePairView> view_queue_pairs(Device& device, std::uint32_t qpn, bool with_evs);
 
 }  // namespace softmrc::udp

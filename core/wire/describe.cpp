@@ -112,7 +112,7 @@ void add_body(Line& line, const Packet&, const Probe& p, bool) {
 void add_key(Line& line, EndpointOp op, std::uint64_t key) {
   if (!key) return;
   if (op == EndpointOp::ev_probe) line.add(" nonce %016llx", static_cast<ull>(key));
-  else line.add(" keyed");  // which is nobody's to read in a log
+  else line.add(" keyed");  // the key itself stays out of logs
 }
 
 void add_body(Line& line, const Packet& packet, const EndpointRequest& r, bool) {

@@ -64,8 +64,8 @@ struct Frame {
   bool trimmed = false;  // headers end with RETH, there is no ICRC
   Packet packet;
 
-  // Set by parse where the packet is sealed. `packet` then has the headers, which are in the clear, an immediate of 0,
-  // and for a payload bytes that only the peer can make sense of.
+  // Set by parse where the packet is encrypted. `packet` then has the headers, which are in the clear, an immediate of
+  // 0, and for a payload bytes that only the peer can make sense of.
   std::optional<SealHeader> sealed;
   Checksum icrc = Checksum::absent;  // found by parse; emit always writes a good one
   Checksum udp_checksum =
@@ -128,12 +128,12 @@ Bytes udp_payload(Bytes frame, const FrameOptions& options);
 std::size_t emit_trimmed(const Packet& packet, std::uint8_t* out);
 
 std::size_t frame_size(const Frame& frame);
-// Writes the frame and returns its size; 0 when `out` is too small or a length field cannot say so much.
+// Writes the frame and returns its size; 0 when `out` is too small or a length field cannot hold the length.
 std::size_t emit_frame(const Frame& frame, MutableBytes out);
 
-// What a switch does to a frame that finds no room: cut it after RETH (of a sealed one after the tag of its headers),
-// rewrite all lengths, mark it TRIMMED in every IP header (the outer one may be gone when it arrives), and drop the UDP
-// checksum. Works in place; returns the new size, or 0 when the frame is not one that may be trimmed.
+// What a switch does to a frame that finds no room: cut it after RETH (of an encrypted one after the tag of its
+// headers), rewrite all lengths, mark it TRIMMED in every IP header (the outer one may be gone when it arrives), and
+// drop the UDP checksum. Works in place; returns the new size, or 0 when the frame is not one that may be trimmed.
 std::size_t trim(MutableBytes frame, bool last_hop, const FrameOptions& options = {});
 
 }  // namespace softmrc::wire

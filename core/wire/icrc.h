@@ -61,7 +61,7 @@ std::uint32_t icrc(const Route& route, std::span<const Bytes> pieces);
 std::uint32_t icrc(const Route& route, std::initializer_list<Bytes> pieces);
 
 // `udp_payload` is a whole packet that ends with four bytes for the ICRC. Shorter than BTH and ICRC: nothing is
-// sealed, nothing verifies.
+// appended, nothing verifies.
 bool append_icrc(const Route& route, MutableBytes udp_payload, std::uint32_t ipv4_identity = default_ipv4_identity);
 bool verify(const Route& route, Bytes udp_payload, std::uint32_t ipv4_identity = default_ipv4_identity);
 

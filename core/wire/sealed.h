@@ -1,4 +1,4 @@
-// What a sealed packet looks like: where its key is named, what travels in the clear, and where its tags are.
+// What an encrypted packet looks like: where its key is named, what travels in the clear, and where its tags are.
 //
 //   write    BTH METH [TSETH] RETH | KEY 12 | header tag 8 | hidden: [ImmDt] payload padding | tag 16
 //   control  BTH body              | KEY 12 |                                                  tag 16
@@ -11,9 +11,9 @@
 //          |                                                               |
 //          +---------------------------------------------------------------+
 //
-// BTH says so by its version, 1 instead of 0, so that who knows nothing of it refuses it. A switch that trims cuts
-// behind the header tag, which vouches for all that is in front of it. Decides offsets and sizes; who may open it is
-// seal/'s.
+// The version in BTH is 1 instead of 0, so an implementation without encryption refuses it. A switch that trims cuts
+// behind the header tag, which vouches for all that is in front of it. Decides offsets and sizes; keys are in
+// crypto/.
 // spec: sealed-layout
 #pragma once
 
@@ -56,8 +56,8 @@ constexpr std::size_t through_reth(bool timestamped) {
   return Bth::size + Meth::size + (timestamped ? Timestamp::size : 0) + Reth::size;
 }
 
-// The headers in the clear of a sealed packet, in front of KEY; 0 when the bytes are too few for what must follow them,
-// or more than any headers are: nobody is to have us look at those.
+// The headers in the clear of an encrypted packet, in front of KEY; 0 when the bytes are too few for what must follow
+// them, or more than any headers are: such a packet is malformed.
 inline std::size_t clear_size(Bytes packet, bool is_trimmed) {
   if (!is_sealed(packet)) return 0;
   if (is_write(static_cast<Opcode>(packet[0]))) {

@@ -4,7 +4,7 @@ python -m tests.swarm.groups --seed 7
 python -m tests.swarm.groups --seeds 0:1000
 
 Every call ends in bounded time. It went well, and then every byte in its rank's memory is what the model says; or it
-ended with words that name a rank which gave cause. Nobody is left without an answer.
+ended with words that name a rank which gave cause. No rank is left without an answer.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class GroupRun:
         self.mesh.kill(rank, host_says_so)
 
     def _do_abort(self, rank: int) -> None:
-        self.groups[rank].abort("it was told to")
+        self.groups[rank].abort("on request")
 
     def _do_leave(self, rank: int) -> None:
         self.gone.add(rank)
@@ -191,21 +191,22 @@ class GroupRun:
         if any(errors) and not all(errors):
             raise Violation(f"some of the ranks {witnesses} know of an error, and some do not: {errors}")
         if self.plan.is_doomed and not all(self.works[rank, FINAL].error for rank in witnesses):
-            raise Violation(f"nobody noticed what rank {self.plan.guilty} did")
+            raise Violation(f"no rank noticed what rank {self.plan.guilty} did")
 
     def _check_words(self, rank: int, number: int, error: str) -> None:
-        if "nobody sent it" in error and self.plan.is_doomed:
-            return  # who receives from anybody misses nobody
+        if "no rank sent it" in error and self.plan.is_doomed:
+            return  # a receive from any rank misses no particular one
         named = {int(found) for found in re.findall(r"rank (\d+)", error)}
         if rank in self.gone:
             return
         if not self.plan.is_doomed and not self.plan.lies:
-            raise Violation(f"rank {rank}, step {number}: {error!r}, and nobody gave cause")
+            raise Violation(f"rank {rank}, step {number}: {error!r}, and no rank gave cause")
         if not named or (self.plan.is_doomed and not named & self.plan.guilty):
             raise Violation(f"rank {rank}, step {number}: {error!r} names none of {self.plan.guilty}")
 
     def _check_memory(self) -> None:
-        """What no failed call was to write is as the model has it; and of a liar's victims, what none was to write."""
+        """What no failed call was to write is as the model has it;
+        of a malicious rank's victims, what none was to write."""
         model = group_model.first_arenas(self.plan)
         whole = [step for step in self.plan.steps if not self._is_broken(step)]
         for step in whole:
@@ -239,10 +240,10 @@ class GroupRun:
                 if any(span.offset <= offset < span.offset + span.nbytes for span in share.outputs):
                     what = f"{share.kind!r}, {share.dtype.name}, {share.op.name}"
                     return f"which rank {rank} writes in step {number} ({what})"
-        return "which nobody writes"
+        return "which no rank writes"
 
     def _close(self) -> None:
-        """Whoever has its memory back is left alone by the engine, and a group that is closed leaves nothing behind."""
+        """Memory that was given back is not touched by the engine, and a group that is closed leaves nothing behind."""
         for rank in self._witnesses():
             if self.ranks.reads_from(rank, _core.Buffer(self.arenas[rank], False)):
                 raise Violation(f"rank {rank}: something is still sent from memory whose operations have ended")

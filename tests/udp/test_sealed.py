@@ -1,4 +1,4 @@
-"""Connections whose packets are sealed: they work as others do, and both ends agree or say why not."""
+"""Connections whose packets are encrypted: they work as others do, and both ends agree or say why not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def connected(size: int = 1 << 20, **settings: Any) -> Iterator[tuple[Connection
 
 
 def refusals(connection: Connection) -> int:
-    """Of what came after the keys; before that a sealed probe looks like a damaged packet."""
+    """Of what came after the keys; before that an encrypted probe looks like a damaged packet."""
     stats = connection.device.stats()
     return sum(stats[f"refused_{why}"] for why in ("forged", "unsealed", "replayed", "malformed"))
 
@@ -78,16 +78,16 @@ def test_faults_are_survived() -> None:
 
 
 def test_nothing_of_it_is_on_the_wire(tmp_path: Path) -> None:
-    data = b"nobody else reads this" * 1000
+    data = b"only the peer reads this" * 1000
     with connected() as (mine, theirs, _), mine.device.capture(tmp_path / "sealed.pcapng"):
         mine.write(mine.remote[0], 0, data, imm=0x5EC2E7)
         theirs.recv(LIMIT_S)
     seen = (tmp_path / "sealed.pcapng").read_bytes()
-    assert len(seen) > len(data) and b"nobody else" not in seen and (0x5EC2E7).to_bytes(4, "big") not in seen
+    assert len(seen) > len(data) and b"only the peer" not in seen and (0x5EC2E7).to_bytes(4, "big") not in seen
 
 
 def test_what_keys_are_made_of_is_forgotten() -> None:
-    """Or whoever gets into the process later could make the first keys again, and read what was recorded then."""
+    """Or an attacker in the process later could derive the first keys again, and read what was recorded then."""
     with connected() as (mine, theirs, _):
         assert mine._session.exporter is None and theirs._session.exporter is None
     assert "exporter" not in repr(Session(True, "somebody", bytes(32)))
@@ -263,11 +263,11 @@ def test_several_queue_pairs_to_a_peer_have_keys_of_their_own() -> None:
 def test_a_peer_is_sealed_or_it_is_not() -> None:  # spec: seal-agreed
     with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
         joined(a, b, keys_of_both())
-        with pytest.raises(ConfigError, match="other queue pairs to this peer are sealed"):
+        with pytest.raises(ConfigError, match="other queue pairs to this peer are encrypted"):
             joined(a, b, (None, None))
     with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
         joined(a, b, (None, None))
-        with pytest.raises(ConfigError, match="other queue pairs to this peer are not sealed"):
+        with pytest.raises(ConfigError, match="other queue pairs to this peer are not encrypted"):
             joined(a, b, keys_of_both())
 
 
@@ -277,7 +277,7 @@ def test_a_peer_is_sealed_in_every_lane_or_in_none() -> None:  # spec: seal-agre
         other = a.create_qp(a.create_cq())
         assert other.qpn % 2 != qps[0].qpn % 2, "in another lane"
         other.init()
-        with pytest.raises(ConfigError, match="other queue pairs to this peer are sealed"):
+        with pytest.raises(ConfigError, match="other queue pairs to this peer are encrypted"):
             other.rtr(a.add_peer(qps[1].reached_at), dest_qpn=7, first_psn=0)
 
 
@@ -297,7 +297,7 @@ def test_nobody_else_is_given_what_goes_to_a_queue_pair() -> None:
 
 
 def test_what_is_refused_costs_no_keys(tmp_path: Path) -> None:
-    """A second `rtr`, at either end: the queue pair works as before, and its packets are sealed as before."""
+    """A second `rtr`, at either end: the queue pair works as before, and its packets are encrypted as before."""
     with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
         memory = bytearray(5000)
         target = b.register(memory, remote_write=True)
@@ -315,7 +315,7 @@ def test_what_is_refused_costs_no_keys(tmp_path: Path) -> None:
 
 
 def test_keys_are_used_once() -> None:
-    """Numbers begin anew with each queue pair: the same keys again would be the same nonces again."""
+    """Numbers restart with each queue pair: the same keys again would be the same nonces again."""
     with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
         keys = keys_of_both()
         qps = joined(a, b, keys)
@@ -354,7 +354,7 @@ def test_when_the_last_sealed_one_is_gone_others_may_be_plain() -> None:
 
 
 def test_plain_packets_of_a_sealed_peer_are_refused() -> None:
-    """An end that forgot to seal is a forger to the other."""
+    """An end that does not encrypt counts as a forger at the other."""
     with (
         Device(["127.0.0.1"], lanes=1, timeout=12, retry_linear=2, retry_exponential=0) as a,
         Device(["127.0.0.1"], lanes=1) as b,
@@ -385,7 +385,7 @@ def test_many_connections_at_once() -> None:
 
 
 def test_a_packet_of_the_wire_module_is_refused_when_it_is_sealed() -> None:
-    """Whoever knows nothing of it takes it for another version."""
+    """An implementation without encryption takes it for another version."""
     sealed = bytearray(bytes(wire.Packet("sack", dqp=3, psn=7)))
     sealed[1] |= 1
     with pytest.raises(wire.Refused, match="version"):

@@ -45,7 +45,7 @@ struct ControllerList {
 
 using Controllers = ControllerList<Nscc, FixedWindow, QueueDelay>;
 using CcProfile = Controllers::Profile;
-// For links that say nothing of themselves, where nobody chooses.
+// The default for links that give no signals.
 constexpr const char* controller_of_sockets = QueueDelay::name;
 
 MaybeError validate(const CcProfile& profile);

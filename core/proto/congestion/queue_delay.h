@@ -1,9 +1,9 @@
-// A window for links that say nothing: no marks, no trims, a speed that nobody configured, queues of unknown depth, and
+// A window for links that give no signals: no marks, no trims, an unknown speed, queues of unknown depth, and
 // processes at both ends that wait for their turn. It holds as much in flight as keeps a queue of `target` standing at
 // the bottleneck, and no more: that queue hides the turns, and what is beyond it is only lost sooner or later.
 //
 // Time goes in rounds, in each of which a window's worth is acknowledged. Its shortest round trip, less the shortest
-// ever, is the queue that was never empty meanwhile; a packet that was late for a moment does not show in it.
+// ever, is the queue that was never empty in that round; a packet that was late for a moment does not show in it.
 //   at first             it grows by what is acknowledged, until packets meet a queue of half the target, or are lost
 //   queue below target   it grows by a share of itself, the less the nearer, and by a packet
 //   above, twice         it shrinks to what would make that queue; if the queue does not, that is how long the way is
@@ -149,7 +149,7 @@ class QueueDelay {
     if (now < backoff_until_) window_ = std::min(window_, too_much_ * 0.85);
   }
 
-  // What was in flight was too much for a queue that is full before the delay says so.
+  // What was in flight was too much for a queue that is full before the delay shows it.
   void retreat(Time now, double lost) {
     const bool is_again = now < backoff_until_ + hold_ * 2 && window_ > 0.75 * too_much_ && window_ < 1.25 * too_much_;
     hold_ = is_again ? std::min(hold_ * 2, last_hold) : first_hold;

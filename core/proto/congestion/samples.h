@@ -1,4 +1,4 @@
-// What a congestion controller is told, and what is set for every one of them. Facts, never packets.
+// The inputs of a congestion controller, and the settings that all have in common. Facts, never packets.
 #pragma once
 
 #include <concepts>

@@ -67,12 +67,12 @@ class EndpointConfig:
     seed: int = 1  # of everything that is drawn
     # what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it
     secret: int = field(default=0, repr=False)
-    ports: int = 1  # of this node, each on a plane of its own
+    ports: int = 1  # of this node, each on a separate plane
     sack_threshold_bytes: int = 16_384  # that arrive before a SACK is sent unsolicited
     sack_gap_us: float = 0.0  # between two that are sent unasked, at least, unless four times the threshold has arrived
     sack_first_packet: bool = False  # acknowledge a queue pair's very first packet at once
     timestamps: bool = True  # send TSETH
-    trim_nack: bool = True  # answer trimmed packets with a NACK, and say so to the peer
+    trim_nack: bool = True  # answer trimmed packets with a NACK, and announce it to the peer
     peer_trim_nack: bool = True  # the peers can; if not, data is marked NO_TRIM
     announces_ports: bool = False  # tell every peer at first how our ports are: it may have known another process here
     proves_addresses: bool = False  # send data to a plane of a peer only after it has answered there
@@ -101,7 +101,7 @@ class EvProfile:
 
 @dataclass(frozen=True)
 class CcProfile:
-    """Congestion control: which controller, what each is told, and what is set for each."""
+    """Congestion control: which controller, the inputs of all, and the settings of each."""
 
     algorithm: str = "nscc"  # the congestion controller
     rate_bps: int = 400_000_000_000  # of the whole NIC, all ports together
