@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("on any machine")
 
 @pytest.fixture(scope="module", autouse=True)
 def _control_sockets_of_the_module() -> Iterator[None]:
-    """Commands that look for running devices find those of their own module: others may not be collected yet. These
+    """Commands that look for running devices find those of the same module: others may not be collected yet. These
     may open a control socket there while the folder is removed."""
     with (
         tempfile.TemporaryDirectory(prefix="softmrc-", ignore_cleanup_errors=True) as folder,

@@ -1,5 +1,5 @@
-"""`softmrc …` without a process of its own: its `main` is called here, with arguments, environment and streams of its
-own. Starting Python and importing the package costs a second, and most tests are about what the command says."""
+"""`softmrc …` without a separate process: its `main` is called here, with its own arguments, environment and
+streams. Starting Python and importing the package costs a second, and most tests are about what the command says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import softmrc.cli
 
-COMMAND = typer.main.get_command(softmrc.cli.app)  # Typer makes it anew for each call, which takes longer than most
+COMMAND = typer.main.get_command(softmrc.cli.app)  # Typer makes it again for each call, which takes longer than most
 
 
 @dataclass
@@ -58,7 +58,7 @@ def softmrc_here(*arguments: str | Path, cwd: Path | None = None, **env: str) ->
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Devices that are made meanwhile have no control socket: `softmrc top` looks for the one of its own process."""
+    """Devices that are made in this block have no control socket: `softmrc top` looks for the one of its process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTMRC_CONTROL", "0")
         yield

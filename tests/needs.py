@@ -86,7 +86,7 @@ BPF = pytest.mark.skipif(bpf.missing() is not None, reason=f"needs BPF for ECN a
 
 
 def namespaces(*programs: str) -> pytest.MarkDecorator:
-    """Network namespaces, and these programs beside iproute2."""
+    """Network namespaces, and these programs besides iproute2."""
     if os.geteuid() != 0:
         return ROOT
     why = reason("ip", *programs)

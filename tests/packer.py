@@ -43,7 +43,7 @@ def write(
     rtx: bool = False,
     trimmed: bool = False,
 ) -> bytes:
-    """Without `msn`, a packet that is a message of its own is the one that packets numbered from 0 make it."""
+    """Without `msn`, a packet that is a whole message is the one that packets numbered from 0 make it."""
     msn = msn if msn is not None else psn if opcode in (ONLY, ONLY_IMM) else 0
     pad = -len(payload) % 4
     raw = bth(opcode, dqp, psn, pad=pad, ack_request=ack_request, rtx=rtx, ts=ticks is not None)

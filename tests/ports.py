@@ -1,4 +1,4 @@
-"""Fixed ports for tests: outside the range from which the kernel gives ports to whoever names none, so that no other
+"""Fixed ports for tests: outside the range of the kernel's ephemeral ports, so that no other
 process of a busy machine gets one by chance between the moment it was found free and its use. Where the kernel gives
 out all of them, that chance is taken."""
 
@@ -51,7 +51,7 @@ def _is_ours(first: int) -> bool:
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of so many ports in a row that nobody has at any IPv4 address, by UDP or TCP. No two calls are given
+    """The first of so many free ports in a row at any IPv4 address, by UDP or TCP. No two calls are given
     the same, nor are two processes that ask here."""
     assert 1 <= count <= STRIDE
     rows = _rows()

@@ -24,7 +24,7 @@ Ask = Callable[[str], Any]
 
 @contextmanager
 def a_prometheus(folder: Path, targets: Sequence[str], token: str = "") -> Iterator[Ask]:
-    """It scrapes these every second, and has the alert rules. What it is asked for, it answers in the network namespace
+    """It scrapes these every second, and has the alert rules. Its answers come in the network namespace
     of the calling thread."""
     assert PROMETHEUS is not None
     job: dict[str, Any] = {"job_name": "softmrc", "static_configs": [{"targets": list(targets)}]}

@@ -1,4 +1,4 @@
-"""Who may ask an agent: pages of other origins, other hosts, strangers, and those who ask too much may not."""
+"""Access to an agent: pages of other origins, other hosts, unknown users, and too many requests are refused."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_with_more_users_than_requests_a_second_each_is_answered_in_turn(frozen:
     shares = guard.FairTokenBucket(MAX_A_SECOND)
     users = [f"user {number}" for number in range(5 * MAX_A_SECOND)]
     assert sum(map(shares.take, users)) <= MAX_A_SECOND
-    for _ in range(4):  # each second others are answered, as nobody has more than one
+    for _ in range(4):  # each second others are answered, as no user has more than one
         frozen.now += 1
         served = [user for user in reversed(users) if shares.take(user)]
         assert len(served) == MAX_A_SECOND
@@ -260,7 +260,7 @@ def test_no_more_pages_look_on_than_may_though_all_ask_at_once(monkeypatch: pyte
     state_of, all_asked = web.state_of, threading.Event()
 
     def late(*arguments: Any) -> Any:
-        all_asked.wait(20)  # nobody has a first line before all have asked
+        all_asked.wait(20)  # no answer begins before all have asked
         return state_of(*arguments)
 
     monkeypatch.setattr(web, "state_of", late)

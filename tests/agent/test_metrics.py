@@ -92,7 +92,7 @@ def test_a_device_that_dies_is_forgotten_and_counted(home: Path) -> None:
     collector._asked_at = 0.0
     assert collector.look() == [] and collector.failures == 1
     collector.close()
-    assert collector.look() == [], "and nobody is asked any more"
+    assert collector.look() == [], "and no device is queried any more"
 
 
 class Held(Pretended):
@@ -114,8 +114,8 @@ def names(collector: Collector) -> list[str]:
 
 
 def test_a_device_that_is_stopped_holds_up_nobody(home: Path) -> None:
-    """Three are stopped, and nobody waits for one after the other; continued, they are there again, with no event told
-    twice."""
+    """Three are stopped, and no caller waits for one after the other; continued, they are there again, with no event
+    reported twice."""
     held = [Held() for _ in range(3)]
     for one in held:
         one.tell("ev_state")
@@ -130,7 +130,7 @@ def test_a_device_that_is_stopped_holds_up_nobody(home: Path) -> None:
             one.may.clear()
             one.was_asked.clear()
         assert names(collector) == ["9-0"] and all(one.was_asked.is_set() for one in held)
-        assert collector.failures == 0, "nobody has waited until the devices' own patience was over"
+        assert collector.failures == 0, "no caller has waited until the devices' own timeout"
         assert names(collector) == ["9-0"]
         for one in held:
             one.may.set()

@@ -42,7 +42,7 @@ class Impostor:
         self._first_qpn = secrets.randbelow(1 << 23) + 16
 
     def let_write(self, size: int) -> int:
-        """The key to some memory of its own."""
+        """The key to some of its memory."""
         return self._register(bytearray(size))
 
     def _register(self, memory: bytearray) -> int:
@@ -52,7 +52,7 @@ class Impostor:
         return rkey
 
     def heard(self) -> list[int]:
-        """The types of what it was told so far; no more than a ring holds is asked for in a test."""
+        """The types of the messages so far; a test needs no more than a ring holds."""
         types, at = [], 0
         while (header := HEADER.unpack_from(self._ring, at)) and any(header):
             types.append(header[0])
@@ -110,7 +110,7 @@ class Impostor:
 
 
 class Watched(Device):
-    """Shows where it was told that a peer may be."""
+    """Shows the addresses that it has of a peer."""
 
     expected: tuple[Any, ...] = ()
 

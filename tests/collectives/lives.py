@@ -1,7 +1,7 @@
 """Ranks that meet in a store that is a dictionary, one step at a time, by a clock that is a number.
 
 Every question to the store may take long before it has its effect, or after, and may be the last one of a life. How
-long it takes is drawn, so that a seed is a story that can be told again.
+long it takes is drawn, so that a seed can be replayed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class World:
                     then(life)
 
     def end_all(self) -> None:
-        """Crash whoever lives, wherever it is."""
+        """Crash all that live, wherever they are."""
         for life in self._alive:
             life.wakes, life.is_doomed = self.now, True
 
@@ -118,7 +118,7 @@ class World:
         life.ready, life.said = meets.nonce, said
 
     def step(self) -> None:
-        """Somebody does something, which takes a while."""
+        """One rank does something, which takes a while."""
         life = self._now_lives
         assert life is not None
         if life.steps == life.crashes_at:

@@ -1,4 +1,4 @@
-"""Plans of many ranks, carried out in memory by `native/plans.cpp`: one process that is asked case by case."""
+"""Plans of many ranks, carried out in memory by `native/plans.cpp`: one process, with one request for each case."""
 
 from __future__ import annotations
 

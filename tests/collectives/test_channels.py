@@ -222,7 +222,7 @@ def is_read(group: Group, memory: np.ndarray) -> bool:
 @pytest.mark.parametrize("what", ["bulk", "messages"])
 @pytest.mark.parametrize("channel", [0, 2])
 def test_one_channel_that_breaks_ends_all(channel: int, what: str) -> None:
-    """In the same words on all ranks, which name a rank; and nobody's memory is touched any longer."""
+    """In the same words on all ranks, which name a rank; and no memory is touched any longer."""
     with ranks(3, lanes=3) as three:
         arrays = [np.zeros(COUNT) for _ in range(3)]
 
@@ -385,4 +385,4 @@ def test_a_short_send_queue_holds_up_nobody(most: int) -> None:
 
     with ranks(2, timeout_s=15.0, device_config=DeviceConfig(max_send_wr=most)) as group:
         assert values_of(group(work)) == [[2.0 * number + 1 for number in range(64)]] * 2
-        assert all(one._native.stats()["inquiries"] == 0 for one in group.groups), "nobody had to ask"
+        assert all(one._native.stats()["inquiries"] == 0 for one in group.groups), "no rank had to ask"

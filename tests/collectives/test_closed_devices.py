@@ -43,7 +43,7 @@ def test_nothing_is_done_on_a_closed_device(what: str) -> None:
 def test_nothing_is_begun_on_a_device_that_stopped_by_itself(what: str) -> None:
     with ranks(2, planes=ONE) as two:
         group = two.groups[0]
-        group.device._native.close()  # as when one of its own checks fails: no group is told
+        group.device._native.close()  # as when one of its checks fails: no group is notified
         work = OPERATIONS[what](group)
         assert work.done and "the device is closed" in str(work.error)
 

@@ -1,4 +1,4 @@
-"""What goes wrong: every rank learns of it, in words that say which rank and what, and nobody hangs."""
+"""What goes wrong: every rank learns of it, in words that say which rank and what, and no rank hangs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_receive_of_the_wrong_length() -> None:
 
 
 def refused(folder: Path, size: int, timeout_s: float, planes: dict[int, list[str]]) -> list[str]:
-    """What these ranks, each on planes of its own, raise when they join."""
+    """What these ranks, each on its own planes, raise when they join."""
 
     def join(rank: int) -> str:
         with pytest.raises(CollectiveError) as error:
@@ -138,12 +138,12 @@ def test_abort_wakes_everybody() -> None:
 
         def run(rank: Group) -> None:
             if rank.rank == 2:
-                threading.Timer(0.2, rank.abort, ["somebody tripped"]).start()
+                threading.Timer(0.2, rank.abort, ["cable pulled"]).start()
                 rank.recv(zeros(SMALL), 0).wait()
             rank.all_reduce(zeros(LARGE)).wait()
 
         results = three(run)
-        assert [str(error) for error in results] == ["rank 2 aborted: somebody tripped"] * 3
+        assert [str(error) for error in results] == ["rank 2 aborted: cable pulled"] * 3
 
 
 def test_an_error_in_the_body_reaches_the_others() -> None:
@@ -231,7 +231,7 @@ with Group.join(DirectoryStore(sys.argv[1]), 1, 2, planes=["127.0.0.1", "127.0.0
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_rank_that_dies(is_killed: bool) -> None:
-    """Killed, or gone with an exception that nobody caught: by a timer, and at once."""
+    """Killed, or gone with an uncaught exception: by a timer, and at once."""
     with tempfile.TemporaryDirectory() as folder:
         program = VICTIM if is_killed else VICTIM.replace("sys.stdin.readline()", "raise KeyError")
         command = [sys.executable, "-c", program, folder]

@@ -181,14 +181,14 @@ def test_only_lanes_that_all_have_are_used() -> None:
 @pytest.mark.parametrize("size", [2, 5, 12])
 def test_bad_news_reaches_those_with_whom_nobody_has_spoken(config: DeviceConfig, size: int) -> None:
     with ranks(size, planes=["127.0.0.1"], device_config=config) as many:
-        many.groups[size // 2].abort("it was told to")
+        many.groups[size // 2].abort("on request")
         for group in many.groups:
             assert eventually(lambda group=group: group.error is not None)
-            assert f"rank {size // 2} aborted: it was told to" in str(group.error)
+            assert f"rank {size // 2} aborted: on request" in str(group.error)
 
 
 def test_who_speaks_to_a_group_that_has_failed_hears_why() -> None:
-    """Whoever was told nothing, since all who know of it are gone or cut off, hears it when it asks."""
+    """A rank that was not notified, since all that know of it are gone or cut off, learns it when it asks."""
     with ranks(3) as three:
         zero, one, two = three.groups
         two.device.set_faults(black_hole=True)
@@ -253,7 +253,7 @@ with Group.join(DirectoryStore(sys.argv[1]), 3, 6, planes=["127.0.0.1", "127.0.0
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_rank_that_dies_before_anybody_spoke_to_it(how: signal.Signals, waits: bool) -> None:
-    """Whoever needs it notices, whether it sends to it or only waits for it; and so do the others."""
+    """A rank that needs it notices, whether it sends to it or only waits for it; and so do the others."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
         process = subprocess.Popen([sys.executable, "-c", VICTIM, folder], text=True, **pipes)

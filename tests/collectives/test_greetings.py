@@ -24,7 +24,7 @@ from udp.loopback import eventually
 
 @pytest.mark.parametrize(("is_firm", "is_guess", "lanes"), [(False, True, 0), (True, True, 3), (False, False, 3)])
 def test_a_guess_says_nothing_of_lanes(tmp_path: Path, is_firm: bool, is_guess: bool, lanes: int) -> None:
-    """Those of a device that is another one if the guess is wrong; who was told how many means it."""
+    """Those of a device that is another one if the guess is wrong; a number that was given counts."""
     store = DirectoryStore(tmp_path)
     StoreRendezvous(store, "group", 0, 2, 0.05).start()
     meets = StoreRendezvous(store, "group", 1, 2, 0.05)
@@ -58,18 +58,18 @@ AROUND = [[1, 3], [0, 2], [1, 3], [0, 2]]
 
 
 def test_planes_are_looked_at_by_all_or_by_none(tmp_path: Path) -> None:
-    """Whoever is asked must be there to answer, and so know that it will be."""
+    """A rank that gets a query must be there to answer, and so know that it will come."""
     looking = [None, "drop=0.001", None, None]
 
     def prepare(rank: int, device: Device) -> None:
         device.env_faults = looking[rank]
 
     assert joined(tmp_path / "fair", NOBODY) == NOBODY
-    assert joined(tmp_path / "one has weather", AROUND, prepare) == AROUND
+    assert joined(tmp_path / "one has faults", AROUND, prepare) == AROUND
 
 
 def test_planes_on_loopback_of_several_hosts_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if ranks were on two: what answers there is somebody else."""
+    """As if ranks were on two: what answers there is another host."""
     here = threading.local()
     monkeypatch.setattr(rank_info, "boot", lambda: here.name)
 

@@ -1,4 +1,4 @@
-"""Whatever order ranks do things in, and whoever dies and comes back: those who are ready are so together."""
+"""Whatever order ranks do things in, and whichever dies and comes back: those that are ready are so together."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_all_are_ended_and_begin_again(how: str) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_some_crash_and_come_back_alone(how: str) -> None:
-    """The others have not been told. They are all ready with whoever came back, or with whoever died, which they will
-    notice; nobody waits for others who are neither."""
+    """The others were not notified. They are all ready with the rank that came back, or with the one that died,
+    which they will notice; none waits for others that are neither."""
     outcomes: defaultdict[str, int] = defaultdict(int)
     for seed in range(2 * SEEDS):
         world = World(seed, 2 + seed % 3)

@@ -70,8 +70,8 @@ def test_every_algorithm_over_sockets(eleven: Ranks, algorithm: str | None) -> N
     [("doubling", 1), ("rounds", 1), ("ring", 1), ("grid", 1), ("doubling", 3), ("rounds", 3)],
 )
 def test_who_stays_away_is_named_by_all(algorithm: str, operations: int) -> None:
-    """Most ranks wait for others who wait for it, and must not blame those; whoever waits in one operation is known to
-    wait in the others, too."""
+    """Most ranks wait for others who wait for it, and must not blame those; a rank that waits in one operation is
+    known to wait in the others, too."""
     timeout_s = 0.4 * operations
     with ranks(8) as eight:
 

@@ -121,7 +121,7 @@ def test_uneven_all_to_all(group: Ranks) -> None:
 
 
 def test_barrier(group: Ranks) -> None:
-    """Nobody is through before the last one came."""
+    """No rank is through before the last one came."""
     came: list[int] = []
     seen: list[int] = []
 
@@ -157,7 +157,7 @@ def test_send_and_receive_round_a_ring(group: Ranks, count: int) -> None:
 
 
 def test_tags_keep_messages_apart_and_collectives_pass_between(group: Ranks) -> None:
-    """Many sends that nobody receives yet, small and large, do not hold up an all-reduce."""
+    """Many sends without a receive yet, small and large, do not hold up an all-reduce."""
     if group.size < 2:
         return
     counts = [10, 20_000, 0, 900]

@@ -94,7 +94,7 @@ with Group.join(DirectoryStore(sys.argv[2]), rank, 2, planes=["127.0.0.1"]) as g
 """
 
 
-# Real processes: each in a namespace of processes of its own.
+# Real processes: each in a separate PID namespace.
 @pytest.mark.process
 @needs.ROOT
 @needs.tools("unshare")
@@ -210,4 +210,4 @@ def test_a_pipe_in_use_takes_no_descriptor_and_one_of_a_closed_group_no_memory()
         assert len(mappings() - others[0]) >= 2 * 3, "both ends of a pipe are here"
         assert not descriptors() - others[1]
         kept = list(group.groups)
-    assert kept and not mappings() - others[0], "whoever keeps the object keeps no memory of it"
+    assert kept and not mappings() - others[0], "an object that is kept keeps no memory"

@@ -15,7 +15,7 @@ from softmrc.collectives.block import CollectiveKind, ReduceOp
 
 SMALL_GROUPS = range(1, 34)
 LARGE_GROUPS = [48, 64, 100, 128, pytest.param(1000, marks=pytest.mark.slow)]
-PAIRWISE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)  # each pair has data of its own
+PAIRWISE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)  # each pair has different data
 ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
 EAGER = 2048  # int32 that travel in one message
 TRIP_S = 35e-6  # latency and message of the model

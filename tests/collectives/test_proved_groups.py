@@ -1,4 +1,4 @@
-"""With a secret, whoever can read and write the store but does not know it cannot be a rank: neither by writing
+"""With a secret, a process that can read and write the store but does not know it cannot be a rank: neither by writing
 records, nor by putting back or moving what ranks wrote. Addresses are on loopback, where packets are not encrypted by
 default."""
 
@@ -19,7 +19,7 @@ from softmrc.collectives.store_rendezvous import RendezvousRestarted, StoreRende
 
 SECRET, KNOWN = "SOFTMRC_SECRET", b"what all ranks know"
 PATIENCE_S = 60.0
-BOTH = [["place of 0", "place of 1"]] * 2  # what each of two ranks is told
+BOTH = [["place of 0", "place of 1"]] * 2  # what each of two ranks gets
 TOKEN = "0123456789abcdef"
 
 
@@ -78,7 +78,7 @@ def keys_of(store: DirectoryStore, part: str) -> list[str]:
 
 
 class Tampered(DirectoryStore):
-    """A store in which somebody sets this, under keys with this part, before each look at them."""
+    """A store in which an attacker sets this, under keys with this part, before each look at them."""
 
     def __init__(self, path: Path, part: str, forged: Callable[[str], bytes]) -> None:
         super().__init__(path)
@@ -158,7 +158,7 @@ def test_what_somebody_else_writes_is_replaced(tmp_path: Path, part: str, honest
 
 @pytest.mark.parametrize("kind", ["failed", "again"])
 def test_a_forged_message_is_ignored(tmp_path: Path, kind: str) -> None:
-    """That a rank has failed, or has joined again. Rank 1 is late, and rank 0 looks for them meanwhile."""
+    """That a rank has failed, or has joined again. Rank 1 is late, and rank 0 looks for them in that time."""
     stores = [Tampered(tmp_path, f"/{kind}/", lambda _: b"rank 1 did not get ready: so there") for _ in range(2)]
 
     def slow() -> list[str]:
@@ -219,7 +219,7 @@ def test_a_whole_run_that_is_put_back_makes_no_rank_0(tmp_path: Path) -> None:
 
 
 def test_a_nonce_that_is_put_back_while_ranks_join(tmp_path: Path) -> None:
-    """With all that was written for it: nobody acts on that, and rank 0 says that its nonce was replaced."""
+    """With all that was written for it: no rank acts on that, and rank 0 says that its nonce was replaced."""
     store = DirectoryStore(tmp_path)
     assert outcomes(lambda: meet(store, 0), lambda: meet(store, 1)) == BOTH
     old = store.get("softmrc/group/nonce")
@@ -251,7 +251,7 @@ def test_a_nonce_that_the_same_rank_has_answered_is_put_back(tmp_path: Path) -> 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("source", ["an earlier run", "another rank", "another group", "another scope"])
 def test_a_record_that_is_moved_makes_no_rank(tmp_path: Path, source: str) -> None:
-    """A valid one, for the nonce of today: it may have been asked of a rank of another group by showing it that."""
+    """A valid one, for the nonce of today: it may have been obtained from a rank of another group."""
     store = DirectoryStore(tmp_path)
     victim = StoreRendezvous(store, "group", 0, 3 if source == "another rank" else 2, 20.0, KNOWN, "here")
     victim.start()

@@ -42,7 +42,7 @@ WEATHER: dict[str, Callable[[Ranks], None]] = {
     "loss": lambda group: each(group, drop=0.02),
     "disorder": lambda group: each(group, reorder=0.2, duplicate=0.05),
     "damage": lambda group: each(group, corrupt=0.02),
-    "a plane that swallows everything": lambda group: group.groups[0].device.set_faults(1, black_hole=True),
+    "a plane that drops everything": lambda group: group.groups[0].device.set_faults(1, black_hole=True),
     "a plane out of service": lambda group: group.groups[1].device.set_port(0, False),
 }
 

@@ -1,4 +1,4 @@
-"""Groups whose packets are sealed: keys come from what ranks say in the store, and from the secret."""
+"""Groups whose packets are encrypted: keys come from what ranks say in the store, and from the secret."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_packets_that_leave_the_machine_unsealed_are_said_to_once(
 
 
 def test_a_plain_queue_pair_goes_on_where_a_sealed_group_is_refused() -> None:  # spec: seal-agreed
-    """To one peer all queue pairs are sealed or none is; what works is not to be cut off."""
+    """To one peer all queue pairs are encrypted or none is; what works is not to be cut off."""
     with Device(PLANES, lanes=1, seal="on") as a, Device(PLANES, lanes=1, seal="on") as b:
         near, far = connect(a, b)
         source, target = a.register(bytearray(b"x" * 100)), b.register(bytearray(100), remote_write=True)
@@ -254,8 +254,8 @@ SEALED = DeviceConfig(seal="on")
 
 
 def test_who_is_never_spoken_to_costs_nothing_under_seal_either() -> None:
-    """Neighbours alone are met when ranks join; whoever speaks to another later is met then, and what keys were made
-    of is gone before."""
+    """Neighbours alone are met when ranks join; others are connected on first use, and key material
+    is gone before."""
     with ranks(6, lanes=1, device_config=SEALED) as six:
         around = [sorted([(rank + 1) % 6, (rank - 1) % 6]) for rank in range(6)]
         assert eventually(lambda: [sorted(group.pairs) for group in six.groups] == around)
@@ -272,7 +272,7 @@ def test_who_is_never_spoken_to_costs_nothing_under_seal_either() -> None:
 
 @pytest.mark.parametrize("pretended", [2, 3])
 def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
-    """A member that has not spoken yet: with the number that is kept for it, or for another, and keys of its own."""
+    """A member that has not spoken yet: with the number that is kept for it, or for another, and with its own keys."""
     with ranks(6, lanes=1, device_config=SEALED) as six:
         victim, liar = six.groups[0], six.groups[2]
         assert eventually(lambda: sorted(victim.pairs) == [1, 5])
@@ -300,7 +300,7 @@ def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
 
 
 def test_keys_of_a_group_that_was_left_are_gone() -> None:
-    """Others of the same devices go on, and a new one has keys of its own."""
+    """Others of the same devices go on, and a new one has other keys."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
         devices = [Device(PLANES, SEALED) for _ in range(5)]
 

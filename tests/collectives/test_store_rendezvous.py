@@ -212,7 +212,7 @@ def test_ranks_of_another_version_are_refused_in_one_sentence(tmp_path: Path, ne
 
 
 class Counted:
-    """A store with torch's `multi_get`, which counts what it is asked."""
+    """A store with torch's `multi_get`, which counts its calls."""
 
     def __init__(self, store: DirectoryStore) -> None:
         self._store, self.calls = store, 0

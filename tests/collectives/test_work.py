@@ -1,4 +1,4 @@
-"""Operations under way: several at a time, their order, who is told of their end, and how long memory lives."""
+"""Operations under way: several at a time, their order, who is notified of their end, and how long memory lives."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_memory_lives_as_long_as_its_operation() -> None:
             rank.all_reduce(Block(owner.array.ctypes.data, 100_000, DType.FLOAT32, owner))
 
         forget(two.groups[0])
-        assert owners[0]() is not None  # nobody holds the Work, the other rank has not come
+        assert owners[0]() is not None  # nothing holds the Work, the other rank has not come
         forget(two.groups[1])
         for _ in range(1000):
             values_of(two(lambda rank: rank.barrier().wait()))
@@ -145,7 +145,7 @@ def test_a_device_is_not_made_twice() -> None:
 
 
 def test_memory_is_released_when_an_operation_ends() -> None:
-    """Also behind a receive that still waits, and where nobody waits for the operation."""
+    """Also behind a receive that still waits, and where no thread waits for the operation."""
 
     def use(group: Group) -> None:
         waiting = group.recv(np.zeros(3), 1, tag=9) if group.rank == 0 else None

@@ -73,7 +73,7 @@ def a_device(folder: Path, answers: Answers, name: str | None = None) -> Iterato
 
 
 class Pretended:
-    """A device with two planes, a queue pair of four EVs, and a memory of what it was told."""
+    """A device with two planes, a queue pair of four EVs, and a record of its requests."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []

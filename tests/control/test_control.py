@@ -203,7 +203,7 @@ def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretende
 
 
 def test_a_denylist_reaches_those_who_can_be_told_whatever_the_others_do(home: Path, tmp_path: Path) -> None:
-    """One is not of the fabric, one leaves meanwhile, one says nonsense of itself, and one is told after them."""
+    """One is not of the fabric, one leaves during it, one sends nonsense, and one gets it after them."""
     stray, last = Pretended(), in_the_fabric(Pretended())
     words = a_push(tmp_path)
     nonsense = {"ok": True, "protocol": 1, "planes": []}
@@ -362,7 +362,7 @@ def test_a_folder_that_others_may_write_to_is_not_looked_into(home: Path, device
 
 
 def test_a_door_at_which_too_many_wait_is_silence_and_no_end(tmp_path: Path) -> None:
-    """A stopped process takes nobody in, and its queue is short; it may go on yet."""
+    """A stopped process accepts no connection, and its queue is short; it may go on yet."""
     path = tmp_path / "1-0.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

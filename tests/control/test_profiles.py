@@ -62,7 +62,7 @@ def a_pair(device: Device, **profiles: Any) -> QueuePair:
 
 
 def join(pair: QueuePair, other: Device) -> None:
-    """To RTS, with somebody to talk to."""
+    """To RTS, with a peer."""
     far = a_pair(other)
     pair.rtr(pair.device.add_peer(far.reached_at), dest_qpn=far.qpn, first_psn=far.first_psn)
     pair.rts()
@@ -139,7 +139,7 @@ def test_queue_pairs_have_what_their_profile_says(
         (row,) = node.queue_pairs(pair.qpn)
     assert (row["ev_profile"], row["cc_profile"], row["window_bytes"]) == (number, control_number, 123_456)
     plain, own = a_pair(device), a_pair(device, ev_profile=EvProfile(count=4))
-    # EVs of their own are random: one may be in the profile by chance, all of them cannot.
+    # Separate EVs are random: one may be in the profile by chance, all of them cannot.
     assert not values_of(plain) <= values_of(pair) and len(own.evs()) == 4
     laid.give_to_all(number)
     assert values_of(a_pair(device)) == values_of(pair)
@@ -262,7 +262,7 @@ def test_events_of_paths_are_told_as_the_profile_wants(
         for number, pair in pairs.items():
             join(pair, other)
             node.deny([0], profile=number)
-            node.allow([0], profile=number)  # which is GOOD again, and that is told
+            node.allow([0], profile=number)  # which is GOOD again, and that is an event
         happened: set[int] = set()
         end = time.monotonic() + 20
         while happened != {pair.qpn for pair in pairs.values()} and time.monotonic() < end:
@@ -326,7 +326,7 @@ def test_ranks_that_connect_later_get_what_is_given_to_all(
 
 
 def test_a_list_of_both_kinds_of_values_is_refused(laid: control.Profiles) -> None:
-    """Bytes have a table of their own, in which a place without them would be somebody else's memory."""
+    """Bytes are in a separate table, in which a place without them would be foreign memory."""
     mixed = [{"value": "ab" * 32, "plane": 0}, *({"value": i, "plane": 0} for i in range(60))]
     with pytest.raises(UsageError, match="all of them bytes, or all of them numbers"):
         laid.add("ev", mode="explicit", format="srv6", entries=mixed)

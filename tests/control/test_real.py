@@ -105,7 +105,7 @@ def test_a_real_device_is_broken_and_captured_from_a_shell(connection: Connectio
 
 
 def test_queue_pairs_of_a_group_have_peers_that_can_be_asked(tmp_path: Path) -> None:
-    """Ranks are met when they are first spoken to, each by a lane of its own."""
+    """Ranks are connected on first use, each by a separate lane."""
     store = DirectoryStore(tmp_path / "store")
 
     def join(rank: int) -> Group:

@@ -1,4 +1,4 @@
-"""A packet of every opcode, with every field filled, as `wire.emit` makes them; and sessions to seal them with."""
+"""A packet of every opcode, with every field filled, as `wire.emit` makes them; and sessions to encrypt them with."""
 
 from __future__ import annotations
 

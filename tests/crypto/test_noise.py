@@ -41,7 +41,7 @@ SMALL_ORDER = [
 def end(
     pattern: str, is_initiator: bool, prologue: bytes = b"", key: bytes = b"", ephemeral: bytes | None = None
 ) -> Any:
-    """One end; the psk is the same for both, and each has a static key of its own."""
+    """One end; the psk is the same for both, and each has its own static key."""
     own = key or (bytes(range(32)) if pattern == "NNpsk0" else bytes([is_initiator]) * 32)
     return parts.NoiseHandshake(pattern, is_initiator, prologue, own, ephemeral)
 
@@ -117,7 +117,7 @@ def test_each_end_says_and_understands_what_is_published(vector: dict[str, Any],
             assert receive.open(b"", message) == payload
 
 
-# A model: the specification's own words in Python, with the primitives that have vectors of their own.
+# A model: the specification's own words in Python, with the primitives that have separate vectors.
 
 
 def hkdf(ck: bytes, material: bytes, outputs: int) -> list[bytes]:

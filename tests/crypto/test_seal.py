@@ -96,7 +96,7 @@ def test_what_was_sealed_is_opened(name: str, cipher: Cipher) -> None:  # spec: 
 @BOTH
 @pytest.mark.parametrize("name", of_every_opcode())
 def test_no_bit_can_be_changed(name: str, cipher: Cipher) -> None:
-    """Every bit of a sealed packet of every opcode; and then the packet itself opens: forgeries use up nothing."""
+    """Every bit of an encrypted packet of every opcode; and then the packet itself opens: forgeries use up nothing."""
     packet = of_every_opcode()[name]
     into = inbound(cipher)
     sealed = outbound(cipher).seal(0, packet)
@@ -201,7 +201,7 @@ def test_the_window_knows_what_it_has_seen(jumps: list[int], at: int) -> None:
 
 @pytest.mark.parametrize("number", [1 << 63, (1 << 64) - 2, (1 << 64) - 1])
 def test_numbers_have_an_end(number: int) -> None:
-    """Who has the keys can use any. Those that would wrap are nobody's, and the window stays as it is."""
+    """An end with the keys can use any. Those that would wrap are refused, and the window stays as it is."""
     into = inbound()
     assert not parts.ReplayWindow().is_fresh(number)
     assert into.open(0, numbered(number), False)[0] == Opened.FORGED
@@ -243,7 +243,7 @@ def test_an_outage_of_many_lifetimes_is_survived() -> None:  # spec: rekeying
 
 
 class End:
-    """Both directions of a sealed queue pair, at one end."""
+    """Both directions of an encrypted queue pair, at one end."""
 
     def __init__(self, sends: bytes, receives: bytes, **how: int) -> None:
         self.out, self.into = outbound(secret=sends, **how), inbound(secret=receives)

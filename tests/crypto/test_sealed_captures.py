@@ -1,4 +1,4 @@
-"""Captures of sealed packets: what is in the clear is shown, and the rest to whoever has the keys."""
+"""Captures of encrypted packets: what is in the clear is shown, and the rest with the keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA = b"to be read with keys only" * 400
 
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A capture of a sealed connection, and its key log."""
+    """A capture of an encrypted connection, and its key log."""
     file, keys = tmp_path / "sealed.pcapng", tmp_path / "keys.log"
     monkeypatch.setenv("SOFTMRC_KEYLOG", str(keys))
     both = {"secret": "known to two", "seal": "on", "mtu": 1024}
@@ -64,7 +64,7 @@ def test_without_keys_headers_are_shown(capture: tuple[Path, Path]) -> None:  # 
 
 def test_with_keys_everything_is(capture: tuple[Path, Path]) -> None:
     file, keys = capture
-    assert keys.stat().st_mode & 0o077 == 0, "for nobody else"
+    assert keys.stat().st_mode & 0o077 == 0, "for this user only"
     found = rows("--keys", str(keys), str(file))
     assert found and all(row["sealed"]["opened"] for row in found)
     assert "imm 43981" in run("--keys", str(keys), str(file)) or "imm abcd" in run("--keys", str(keys), str(file))

@@ -28,7 +28,7 @@ from softmrc.wire import keylog
 needs_sealing = pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
 
 
-Opened = Callable[[str, bool], int]  # a path, and whether the file begins anew
+Opened = Callable[[str, bool], int]  # a path, and whether the file is to be new
 
 
 def in_python(path: str, is_anew: bool) -> int:
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_closed_to_others_is_refused(
 
 @both
 def test_what_cannot_be_replaced_is_refused_and_kept(opened: Opened, tmp_path: Path) -> None:
-    """As in a folder that this user cannot write: no name that is longer can be made beside it."""
+    """As in a folder that this user cannot write: no longer name can be made next to it."""
     path = tmp_path / ("x" * 255)
     path.write_bytes(b"before")
     path.chmod(0o644)

@@ -148,7 +148,7 @@ def test_a_crowd_that_is_faster_than_a_clients_answer_has_it_try_again() -> None
 
 
 def test_nobody_is_late_whose_words_were_not_looked_at_in_time() -> None:
-    """More of them than are ready at a time, after a pause of whoever polls."""
+    """More of them than are ready at a time, after a pause of the polling thread."""
     listening = Listening(at_once=200, handshake_s=0.5)
     with closing(listening):
         callings = [Calling(listening) for _ in range(100)]

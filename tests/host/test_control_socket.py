@@ -1,4 +1,4 @@
-"""The control socket of a device: what can be asked and told, by whom, and where it is."""
+"""The control socket of a device: its requests, who may use them, and where it is."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def two(folder: Path) -> Iterator[tuple[Client, QueuePair, QueuePair]]:
             yield client, *qps
 
 
-# What can be asked. ------------------------------------------------------------------------------------------------
+# Queries. ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_says_what_it_is(two) -> None:
@@ -123,7 +123,7 @@ def test_events_are_told_again_and_none_is_taken(two) -> None:
     assert {"qp_state", "port_state"} <= types
 
 
-# What can be told. -------------------------------------------------------------------------------------------------
+# Changes. ----------------------------------------------------------------------------------------------------------
 
 
 def test_weather_is_made_and_ended(two) -> None:
@@ -334,7 +334,7 @@ def test_what_the_dead_left_is_removed_and_the_living_stay(folder: Path) -> None
     killed = run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     assert Path(killed).exists()
     folder.joinpath("note.txt").touch()
-    (folder / f"{2**22 + 1}-0.sock").touch()  # no process has that number, and nobody listens
+    (folder / f"{2**22 + 1}-0.sock").touch()  # no process has that number, and none listens
     with Device(PLANES[:1]) as one, Device(PLANES[:1]) as two:
         living = sorted([Path(one.control).name, Path(two.control).name, "note.txt"])
         deadline = time.monotonic() + 30  # it is done when there is time for it

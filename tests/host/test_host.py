@@ -213,7 +213,7 @@ TOKEN = bytes(range(16))
 
 
 def met(connector, listener, limit_s: float = 20.0):
-    """What both were told, once they are connected."""
+    """What both got, once they are connected."""
     until, inside, outside = time.monotonic() + limit_s, None, None
     while inside is None or outside is None:
         assert time.monotonic() < until
@@ -277,7 +277,7 @@ def test_a_connector_is_told_of_a_shortage_that_lasts() -> None:
     listener = parts.CommListener(b"s", TOKEN, "the listener", 0.3, is_short=True)
     connector = parts.CommConnector(listener.port, b"s", TOKEN, "the connector", 60.0)
     assert "refused: the other side: no descriptor is left" in refusal_of(connector, listener.poll)
-    assert listener.shortages > 1, "for a while it is told to try again"
+    assert listener.shortages > 1, "for a while the answer is to try again"
     assert "could not be connected: no descriptor is left, time 1" in listener.take_logged()[0]
 
 

@@ -1,4 +1,4 @@
-"""Labs for tests: each has a name of its own, and is taken down whatever happens."""
+"""Labs for tests: each has a unique name, and is taken down whatever happens."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def alive(lab: Lab, source: int = SOURCE, destination: int = DESTINATION) -> set
             try:
                 sender.sendto(str(ev).encode(), (str(plan.carrier(source, destination, *plan.place_of(ev))), 4791))
             except OSError:
-                continue  # the port has no carrier, and says so
+                continue  # the port has no carrier, and reports it
         return {int(data) for data in drain(receiver, settle_s=0.1)}
 
 

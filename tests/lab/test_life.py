@@ -1,4 +1,4 @@
-"""A lab's life: up twice, down twice, after a crash, beside namespaces that are not ours, and without root."""
+"""A lab's life: up twice, down twice, after a crash, next to namespaces that are not ours, and without root."""
 
 from __future__ import annotations
 

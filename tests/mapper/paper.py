@@ -12,7 +12,7 @@ from softmrc.ops.mapper.matrix import Outcome
 
 
 class PaperFabric:
-    """Links lose, break and delay as told; `gone` is asked, with the time, which links carry nothing."""
+    """Links lose, break and delay as configured; `gone` returns which links carry nothing at a time."""
 
     def __init__(self, shape: Shape, seed: int = 1) -> None:
         self.shape = shape

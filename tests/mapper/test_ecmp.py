@@ -1,4 +1,4 @@
-"""What can be told apart where paths are chosen by a hash, and that nothing else is named."""
+"""What can be distinguished where paths are chosen by a hash, and that nothing else is named."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Hash checksums() {
       for (std::size_t b = 0; b < address->size(); ++b) address->bytes[b] = static_cast<std::uint8_t>(prng.bits());
     route.source_port = static_cast<std::uint16_t>(prng.bits());
     std::vector<std::uint8_t> packet(data.begin(), data.begin() + 16 + 4 * prng.below(1000));
-    require(wire::append_icrc(route, packet) && wire::verify(route, packet), "what is sealed verifies");
+    require(wire::append_icrc(route, packet) && wire::verify(route, packet), "what was appended verifies");
     require(wire::verify_from(wire::icrc_seed(route, packet.size()), packet), "and does so from a seed");
     hash.add({packet.data() + packet.size() - 4, 4});
     packet[5 + prng.below(static_cast<std::uint32_t>(packet.size() - 5))] ^= static_cast<std::uint8_t>(

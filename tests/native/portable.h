@@ -31,13 +31,13 @@ inline void require(bool holds, const char* what) {
   std::exit(1);
 }
 
-// CRC-32 by every method, and ICRC, beside a bit-by-bit division.
+// CRC-32 by every method, and ICRC, compared with a bit-by-bit division.
 Hash checksums();
-// Every operation on every type, by the best kernels here, beside one element at a time.
+// Every operation on every type, by the best kernels here, compared with one element at a time.
 Hash reductions();
 // A congestion window after every fact of a long list, to its last digit: fused operations would show here first.
 Hash windows();
-// Seeds of two endpoints in bad weather: every byte arrives, and the hash is that of their traces.
+// Seeds of two endpoints with faults: every byte arrives, and the hash is that of their traces.
 Hash pairs();
 // Golden packets and expansions of EVs, one a line, as tools/portable.py writes them.
 Hash vectors(std::FILE* lines);

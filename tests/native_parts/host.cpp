@@ -107,7 +107,7 @@ Credentials credentials_of(const nb::bytes& secret, const nb::bytes& token) {
   return Credentials::of_secret(from_python(secret), from_python(token));
 }
 
-// Where one of them listens, with limits and a registry of its own.
+// Where one of them listens, with its own limits and registry.
 class ListeningTalker {
  public:
   ListeningTalker(const nb::bytes& secret, const nb::bytes& token, const std::string& offer, double patience_s,

@@ -1,4 +1,4 @@
-// Pieces of sealing by themselves.
+// Pieces of encryption by themselves.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
@@ -39,7 +39,7 @@ nb::object open_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce
   return to_python(text);
 }
 
-// A packet as wire::emit makes it, sealed; or opened again.
+// A packet as wire::emit makes it, encrypted; or decrypted again.
 nb::bytes seal_packet(PacketSealer& out, std::int64_t now_ps, const nb::bytes& packet) {
   const Bytes given = from_python(packet);
   const auto opcode = given.empty() ? wire::Opcode{} : static_cast<wire::Opcode>(given[0]);

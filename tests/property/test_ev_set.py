@@ -113,7 +113,7 @@ class EvSetMachine(RuleBasedStateMachine):
         if chosen == parts.NO_EV:
             assert all(before[i].port in waiting for i in reachable), "only ports that have lost EVs may be passed over"
             return
-        # A port that waits is as good as closed; which of them do depends on laps that the model does not count.
+        # A port that waits is as good as closed; which of them do depends on rounds that the model does not count.
         good = {i for i in good if before[i].port not in waiting or before[i].port == before[chosen].port}
         if good - {avoid_ev}:
             assert chosen in good - {avoid_ev}, (
@@ -347,7 +347,7 @@ class EvSetMachine(RuleBasedStateMachine):
 
     @rule()
     def three_quiet_laps(self) -> None:
-        """With nothing in between, laps are visible: every block is a permutation, from some offset on."""
+        """With nothing in between, rounds are visible: every block is a permutation, from some offset on."""
         self.now += 1000 * RTT
         for _ in range(len(self.rows()) ** 2):
             if not any(r.state == SKIP and self.live >> r.port & 1 for r in self.rows() if r.is_active):
@@ -363,7 +363,7 @@ class EvSetMachine(RuleBasedStateMachine):
         assert any(
             all(sorted(picked[at : at + count]) == sorted(usable) for at in range(offset, 2 * count + 1, count))
             for offset in range(count)
-        ), f"no lap visits {usable} once each: {picked}"
+        ), f"no round visits {usable} once each: {picked}"
 
     @invariant()
     def shares_are_kept(self) -> None:

@@ -197,7 +197,7 @@ class ReceiverMachine(RuleBasedStateMachine):
 
     @rule(ahead=st.sampled_from([600, 900, 1022]))
     def far_ahead_in_window(self, ahead: int) -> None:
-        """A wide window needs more room, which must not disturb what is there. Immediates have a limit of their own."""
+        """A wide window needs more room, which must not disturb what is there. Immediates have a separate limit."""
         n = self.expected + ahead
         n += self.message(n)[1] is not None
         payload, _, _, at = self.message(n)

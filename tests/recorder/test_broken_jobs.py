@@ -20,8 +20,8 @@ pytestmark = pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_way_in_which_a_job_is_broken_is_named(way: str) -> None:
-    """On a machine that is busy with other things ranks lack a processor as well, and it is right to say so: then the
-    operations count that did not, or another run does. Whatever else is said may be wrong twice."""
+    """On a machine that is busy with other things ranks lack a processor as well, and it is right to report that. Then
+    the operations count that did not, or another run does. Whatever else is said may be wrong twice."""
     is_ranks = WAYS[way] in (Cause.LATE, Cause.PROCESSOR)
     said: list[list[Explanation]] = []
     wrong = 0

@@ -114,12 +114,12 @@ CASES: dict[str, tuple[dict[str, Any], Cause, int, int, int, str]] = {
         {"longer": 0.02, "samples": {1: {"retransmitted": 50, "twice": 45, "left_slow": len(more)}},
          "notes": {1: [(0.005, PathEvent.LOST, 0, 1, 50.0), *more]}}, Cause.SLOW, 1, 1, 0, "",
     ) for more in ([], [(0.02, PathEvent.LEFT_SLOW, 0, 1, 0.0)])},
-    # Packets were sent again in vain, and nothing was noted of the paths.
-    "no tape names the plane": (
+    # Packets were retransmitted in vain, and nothing was noted of the paths.
+    "no recording names the plane": (
         {"longer": 0.02, "samples": {1: {"retransmitted": 50, "twice": 45}}}, Cause.SLOW, 1, -1, -1,
         "a plane from rank 1 answered late",
     ),
-    "the tapes do not explain it": ({"longer": 0.05}, Cause.UNKNOWN, -1, -1, -1, ""),
+    "the recordings do not explain it": ({"longer": 0.05}, Cause.UNKNOWN, -1, -1, -1, ""),
     "something happened at another time": (
         {"late": {3: 0.038},
          "notes": {0: [(-2.0, PathEvent.SILENT, 3, 1, 0.0), (2.0, PathEvent.SILENT, 3, 1, 0.0)]}},
@@ -161,7 +161,7 @@ def test_a_tape_forgets_the_oldest(tmp_path: Path) -> None:
     first = recording.add("operations", 0, 1, 1.0, 0.0)
     for i in range(LENGTHS["operations"] + 10):
         recording.end_operation(recording.add("operations", 0, 1, float(i), 0.0), float(i) + 1)
-    recording.end_operation(first, 0.5)  # it is gone, and whoever has its place is left alone
+    recording.end_operation(first, 0.5)  # it is gone, and the one in its place is left alone
     found = read(path).operations
     assert len(found) == LENGTHS["operations"] and list(found["number"]) == sorted(found["number"])
     assert found["number"][-1] == LENGTHS["operations"] + 11 and 0.5 not in found["ended"]
@@ -320,7 +320,7 @@ def test_a_group_whose_name_does_not_fit_has_no_recording_and_leaves_nothing(tmp
 
 
 def test_a_recording_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is killed while it makes one leaves nothing that is taken for a recording."""
+    """A process that is killed while it makes one leaves nothing that is taken for a recording."""
     seen: list[list[Path]] = []
     honest = os.link
 

@@ -72,7 +72,7 @@ def test_a_trace_byte_by_byte(tmp_path: Path) -> None:
     node = b"\x08\x05\x12\x01n\x18\x07\x20\x01\x20\x02\x2a\x02\x03\x04\x30\x63\x38\x07"
     for one in (attribute, signed, double):
         node += b"\x52" + bytes([len(one)]) + one
-    node += b"\x42\x03\x0a\x01x" + b"\x9d\x06\x01\x02\x03\x04"  # inputs; a field of four bytes that nobody knows
+    node += b"\x42\x03\x0a\x01x" + b"\x9d\x06\x01\x02\x03\x04"  # inputs; an unknown field of four bytes
     (tmp_path / "a.et").write_bytes(b"\x07\x0a\x050.0.4" + bytes([len(node)]) + node)
     (found,) = read_nodes(tmp_path / "a.et")
     assert plain(found) == plain(

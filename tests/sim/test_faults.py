@@ -219,7 +219,7 @@ def test_many_dead_links_are_ridden_out(links: int) -> None:
 
 
 def test_nothing_above_a_single_leaf_breaks() -> None:
-    """A spine that no packet crosses rebooted, and nobody noticed."""
+    """A spine that no packet crosses rebooted, without any effect."""
     for target in ({"link": {"plane": 0, "leaf": 0, "spine": 0}}, {"switch": {"plane": 0, "tier": "t1", "index": 0}}):
         fabric = {"hosts": 4, "hosts_per_leaf": 4, "spines": 1}
         one = scenario(fabric=fabric, workload={"pattern": "random"}, faults={"events": [{"kind": "down"} | target]})

@@ -80,7 +80,7 @@ def test_a_pipeline_pays_its_bubble_and_its_messages() -> None:
 
 
 def all_reduce(ranks: int, size: int) -> float:
-    """The same collective, as a scenario of its own."""
+    """The same collective, as a separate scenario."""
     table = merge(copy.deepcopy(TABLE), {})
     table["workload"] = {"kind": "collective", "hosts": ranks, "bytes": size}
     return float(sim.run(sim.parse(table)).call_us[0])

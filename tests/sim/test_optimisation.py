@@ -1,4 +1,4 @@
-"""The same seed gives the same trace at every optimisation level: the ordinary build beside one without optimisation,
+"""The same seed gives the same trace at every optimisation level: the ordinary build and one without optimisation,
 which `make test-nightly` builds."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts of the simulator by themselves: oracle, workload, series, what was lost and sent again, links without hosts."""
+"""Parts of the simulator by themselves: oracle, workload, series, losses and retransmissions, links without hosts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_oracle_accepts_every_packet_once_in_any_order() -> None:
 
 WRONGS: dict[str, Callable[[Any], None]] = {
     "twice": lambda oracle: oracle.on_placed(0, 4, 5, 0, MTU),
-    "a flow that nobody planned": lambda oracle: oracle.on_placed(2, 4, 5, 0, MTU),
+    "a flow that was not planned": lambda oracle: oracle.on_placed(2, 4, 5, 0, MTU),
     "not at the start of a packet": lambda oracle: oracle.on_placed(0, 4, 5, MTU + 1, MTU),
     "behind the end": lambda oracle: oracle.on_placed(1, 5, 4, MTU, MTU),
     "too short": lambda oracle: oracle.on_placed(0, 4, 5, MTU, MTU - 1),
@@ -133,7 +133,7 @@ def test_a_lost_packet_waits_until_it_is_sent_again_or_arrives_otherwise() -> No
     recovery.settle(lost=[], resent=[(20, 7)], placed=[3])
     assert recovery.last_resent < 0, "another packet"
     recovery.settle(lost=[(40, 4)], resent=[(21, 1), (39, 4)], placed=[3])
-    assert (recovery.unsent([3]), recovery.last_resent) == (2, 21), "4 was lost after it had been sent again"
+    assert (recovery.unsent([3]), recovery.last_resent) == (2, 21), "4 was lost after its retransmission"
     assert recovery.unsent([2, 3]) == 1
     recovery.settle(lost=[], resent=[(50, 2), (51, 1)], placed=[2, 3])
     assert (recovery.unsent([2, 3]), recovery.last_resent) == (1, 21), "2 had arrived, 1 does not wait any more"

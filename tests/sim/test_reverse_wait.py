@@ -19,7 +19,7 @@ def test_the_last_acknowledgement_waits_for_a_port_that_works() -> None:
 
 
 def test_answers_find_another_way_back_within_round_trips() -> None:
-    """A dead spine swallowed every SACK of a receiver whose way back crossed it, until probes noticed after 2 ms."""
+    """A dead spine dropped every SACK of a receiver whose reverse path crossed it, until probes noticed after 2 ms."""
     fabric = {"planes": 1, "host_link_gbps": 400}
     event = {"kind": "black_hole", "switch": {"plane": 0, "tier": "t1", "index": 1}, "at_us": 20.0}
     for seed in range(4):

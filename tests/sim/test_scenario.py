@@ -142,7 +142,7 @@ def test_rates_are_written_as_in_a_fabric_file(tmp_path: Path) -> None:
 
 
 def test_a_run_is_called_what_it_is() -> None:
-    """RoCE was called MRC wherever nobody had named it, and planes of another fabric by the rates of the scenario's."""
+    """RoCE was called MRC wherever it had no name, and planes of another fabric by the rates of the scenario's."""
     assert scenario().name == "MRC" and scenario(transport={"kind": "roce", "evs": 2}).name == "RoCE"
     assert scenario().with_keys({"transport.kind": "roce"}).name == "RoCE"
     variants = [

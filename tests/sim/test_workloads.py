@@ -63,7 +63,7 @@ def test_a_ring_moves_each_chunk_all_the_way_round(collective: str, laps: int) -
     assert len(plan) == steps * ranks
     assert set(plan.bytes) == {10_000}
     assert max(replay(plan)) == steps - 1 and Counter(replay(plan)) == {step: ranks for step in range(steps)}
-    # In one lap a chunk visits everyone: follow what rank 0 sends first.
+    # In one round a chunk visits everyone: follow what rank 0 sends first.
     nexts = dict(zip(plan.source, plan.destination, strict=True))
     host, seen = plan.source[0], []
     for _ in range(ranks):

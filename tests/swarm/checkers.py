@@ -27,7 +27,7 @@ class Violation(AssertionError):
 
 
 class Memories:
-    """Source and target memory of both sides; the target lies between guard bytes that nobody may touch."""
+    """Source and target memory of both sides; the target lies between guard bytes that must not change."""
 
     def __init__(self, plan: Plan) -> None:
         noise = np.random.default_rng(plan.seed)
@@ -197,7 +197,7 @@ def check_no_storm(plan: Plan, counters: Counter[str], harm: dict[str, int], pac
 
     What timers send again is bounded by their back-off alone.
     """
-    nacks = 2 * harm["trimmed"] + counters["refused_wrong_state"]  # who has given up says so to whoever has not
+    nacks = 2 * harm["trimmed"] + counters["refused_wrong_state"]  # an end that has given up answers with a NACK
     if not plan.restarts and not plan.has_victims and counters["nacks_sent"] > nacks:
         raise Violation(f"{counters['nacks_sent']} NACKs for {harm['trimmed']} trimmed packets")
     nacked = 2 * (harm["trimmed"] + harm["starved"]) + foreign
@@ -245,7 +245,7 @@ def check_verdicts(plan: Plan, counters: Counter[str]) -> None:
     if keeps_order(plan) and by_order and not by_time:
         raise Violation(f"{by_order} found lost by their order, where every path keeps it")
     if is_never_late(plan) and by_order + by_time:
-        raise Violation(f"{by_time} found lost by comparing paths, where nothing is lost and nobody is late")
+        raise Violation(f"{by_time} found lost by comparing paths, where nothing is lost and nothing is late")
 
 
 def may_give_up(plan: Plan) -> bool:
@@ -268,12 +268,12 @@ def merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def check_planes_equal(plan: Plan, sent: list[int], retransmitted: int) -> None:
     """While all planes are healthy they carry the same load.
 
-    The rotation gives every EV its turn, of one quantum, once a lap, and every plane has the same number of EVs. So per
-    queue pair two planes differ by at most one unfinished lap: the EVs of one plane times the quantum. Retransmissions
-    avoid the EV that failed and shift a lap by one each. With a link rate, a window for each port, or a process that
-    asks for room after a few packets, the choice is among ports with room, and what is in flight takes part in it; a
-    fifth of the mean comes on top.
-    Windows of their own grow by what arrives through each, and the first that meets a queue is halved while another
+    The rotation gives every EV its turn, of one quantum, once a round, and every plane has the same number of EVs. So
+    per queue pair two planes differ by at most one unfinished round: the EVs of one plane times the quantum.
+    Retransmissions avoid the EV that failed and shift a round by one each. With a link rate, a window for each
+    port, or a process that checks for room after a few packets, the choice is among ports with room, and what is in
+    flight takes part in it; a fifth of the mean comes on top.
+    Separate windows grow by what arrives through each, and the first that meets a queue is halved while another
     still doubles. Nothing makes them equal before there is a queue, so one plane may carry twice what another does.
     """
     if plan.endpoint.proves_addresses:

@@ -1,6 +1,6 @@
 """One seed draws everything: the network, both endpoints, the queue pairs, the messages, and what goes wrong when.
 
-Nothing here looks at the engine, and the runner draws nothing of its own, so a seed that fails once fails every time.
+Nothing here looks at the engine, and the runner draws nothing, so a seed that fails once fails every time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_PATIENCE_US = 10_000.0
 # From this seed on queue pairs steer by round trips, and planes may be slow. A second family, so that the first stays
 # what it was.
 STEERED = 1_000_000
-# And from this one on every plane has a window of its own besides, as devices on sockets have.
+# And from this one on every plane also has a separate window, as devices on sockets have.
 LINKED = 2_000_000
 # From this seed on the plan is that of the seed so much lower, as it is without processes and without what only happens
 # to them: packets are handed over one by one in the instant they arrive, as the simulator of fabrics does.

@@ -1,6 +1,6 @@
 """What a plan and a group's plan get besides from seeds of this family: what lies at an end of some range.
 
-Each addition is drawn from a stream of its own, after the rest, which stays what the seed so much lower draws.
+Each addition is drawn from a separate stream, after the rest, which stays what the seed so much lower draws.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .plan import Plan
 
 # From this seed on. The plan underneath is that of the seed so much lower, of whatever family that is.
 EDGED = 100_000_000
-# In ps. Where counts of time on the wire, in 32 bits, in doubles and in the core begin anew or end. What has not
+# In ps. Where counts of time on the wire, in 32 bits, in doubles and in the core wrap or end. What has not
 # happened yet is taken to have happened 2**61 before the beginning.
 TICKS = 128_000 << 16
 ENDS = [TICKS >> 1, TICKS, 2**32, 2**32 * 10**3, 2**48, 2**53, 2**32 * 10**6, 2**61, 2**62, 2**63 - 2**61]

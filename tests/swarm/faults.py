@@ -115,7 +115,7 @@ class FaultWriter:
                 self.add(at + i * lag, "port", side, plane, up)
 
     def ev(self) -> None:
-        """Single paths die or turn lossy; the anchor keeps at least half of its own."""
+        """Single paths die or turn lossy; the anchor keeps at least half of its paths."""
         plan = self.plan
         per_plane = plan.ev_profile.count // plan.planes
         plane = self.any_plane()

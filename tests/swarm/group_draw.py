@@ -1,4 +1,4 @@
-"""One seed draws everything about a group. Nothing here looks at the ranks, and the runner draws nothing of its own."""
+"""One seed draws everything about a group. Nothing here looks at the ranks, and the runner draws nothing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Writer:
         sender, receiver = self.rng.sample(range(self.plan.ranks), 2)
         dtype = self.rng.choice(list(DType))
         size = self.count(dtype) * dtype.size
-        # Sends and receives wait for nothing: they have memory of their own.
+        # Sends and receives wait for nothing: they have separate memory.
         source, target = (
             self.zone(size, dtype, fresh=True, may_share=False),
             self.zone(size, dtype, fresh=True, may_share=False),
@@ -280,7 +280,7 @@ class Writer:
                 step.shares[rank] = dataclasses.replace(share, at_us=max(share.at_us, at_us))
 
     def doom(self) -> None:
-        """In half of all plans somebody does something that ends the group."""
+        """In half of all plans one rank does something that ends the group."""
         if self.rng.random() < 0.5:
             return
         rng, plan = self.rng, self.plan

@@ -15,7 +15,7 @@ from softmrc.config import CcProfile, EndpointConfig, EvProfile
 from softmrc.engine.pair import PairConfig, ProcessConfig
 
 GAP = 0xA5  # what lies between zones, and must stay
-SEND, RECEIVE = 100, 101  # kinds of calls beside the collectives
+SEND, RECEIVE = 100, 101  # kinds of calls besides the collectives
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class GroupPlan:
     silent: set[int] = field(default_factory=set)  # ranks that take no part any longer at the end
     algorithm: str | None = None  # wherever it is possible, instead of the cheapest
     max_send_wr: int = 1024
-    lies: bool = False  # somebody's words are not to be trusted, nor is what follows from them
+    lies: bool = False  # one rank's messages are not to be trusted, nor is what follows from them
 
     @property
     def last_change_us(self) -> float:

@@ -1,6 +1,6 @@
 """What happens to a plan because its endpoints are processes with peers that are no copies of themselves.
 
-Drawn from a stream of its own, after the rest of the plan, which stays what it is without any of this.
+Drawn from a separate stream, after the rest of the plan, which stays what it is without any of this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def draw_process(rng: Random, is_mild: bool, has_rate: bool) -> ProcessConfig:
             hold_up=rng.choice([0.0, 0.001]),
             hold_up_us=rng.choice([20.0, 800.0]),
         )
-    # Whoever takes few packets at a time must be quick, or silence and timers send again more than it can take in.
+    # A receiver that takes few packets at a time must be quick, or timers retransmit more than it can take in.
     is_slow = rng.random() < 0.4
     slow, quick = (
         [(0.001, 8_000.0), (0.001, 1_500.0), (0.02, 200.0)],
@@ -106,7 +106,7 @@ class HappeningWriter(FaultWriter):
             self.add(at, "window", side, connection, self.rng.choice([8, 8, 16, 64, 255]))
 
     def starve(self) -> None:
-        """A receiver without room for what arrives says so, packet by packet, for a while."""
+        """A receiver without room for what arrives answers each packet with a NACK, for a while."""
         share = self.rng.choice([0.01, 0.1, 0.6])
         start, end = self.interval(may_last=False)
         senders = self.directions()
@@ -135,7 +135,7 @@ class HappeningWriter(FaultWriter):
 
 
 def draw_restart(rng: Random, plan: Plan, horizon_us: float, draw_connection: DrawConnection, era: int) -> None:
-    """A process dies and comes back; sooner or later its peer notices, and both begin anew with other queue pairs.
+    """A process dies and comes back; sooner or later its peer notices, and both start again with other queue pairs.
 
     The old numbers are far from the new ones: where a queue pair's number is used again, nothing else tells a packet of
     the one before from a packet of this one.

@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def takes_way_for_queue(self) -> bool:
-        """NSCC is told a base RTT so far below the real one that every answer seems to have met a long queue."""
+        """NSCC has a base RTT so far below the real one that every answer seems to have met a long queue."""
         cc = self.cc_profile
         if cc.algorithm != "nscc" or cc.learn_base_rtt or cc.trimming:
             return False

@@ -1,7 +1,7 @@
 """Packets that no honest peer would send, and the queue pairs that they are sent to.
 
 A victim carries no flow of the plan. There is one for every state, and for every way into ERROR; what it is sent may
-take it further, and is answered or refused, but must disturb nobody else.
+take it further, and is answered or refused, but must not disturb other queue pairs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def any_packet(rng: Random, dqp: int) -> bytes:
     if kind == PROBE:
         pdcids = (rng.choice([NOBODY, 0]), dqp & 0xFFFF)
         return bth(PROBE, dqp, psn) + struct.pack(">HBBHHHHHBB", 0, 0, 0, rng.getrandbits(16), 0, *pdcids, 7, 0, 1)
-    # A node's own number answers; any other refuses. A port status would be believed, so only probes are asked for.
+    # A node's own number answers; any other refuses. A port status would be believed, so only probes are used.
     to, number = rng.choice([NODE, dqp]), rng.getrandbits(16)
     if kind == REQUEST:
         return bth(REQUEST, to, number) + struct.pack(">BBBBIIHBB", 0, 1, 0, 0, 0, 0, 7, 0, 1)
@@ -80,7 +80,7 @@ def any_packet(rng: Random, dqp: int) -> bytes:
 
 
 class Victims:
-    """The queue pairs of one side that strangers write to."""
+    """The queue pairs of one side that get packets from unauthenticated hosts."""
 
     def __init__(self, pair: Pair, side: int) -> None:
         self.pair = pair

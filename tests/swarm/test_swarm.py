@@ -53,7 +53,7 @@ def test_seed_that_failed_once(seed: int) -> None:
     assert not isinstance(found, str), found
 
 
-# In simulated time, where no plane works both ways. Each message once looked for the way back anew: 58 s and 850 s.
+# In simulated time, where no plane works both ways. Each message once searched for a reverse path: 58 s and 850 s.
 MAX_US = {923344: 2_000_000, 7005839: 3_000_000}
 
 

@@ -1,4 +1,4 @@
-"""What the core declares is written elsewhere only by `make settings`; a controller lives in a file of its own."""
+"""What the core declares is written elsewhere only by `make settings`; each controller has its own file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def class_of(name: str) -> str:
 def test_nothing_in_the_core_knows_a_controller_but_itself_and_the_list(name: str) -> None:
     word = re.compile(rf'\b{class_of(name)}\b|"{name}"')
     own = {path for path in CONGESTION.iterdir() if path.stem == name}
-    assert own, f"{name} has a file of its own"
+    assert own, f"{name} has its own file"
     paths = [path for path in (ROOT / "core").rglob("*") if path.suffix in {".h", ".cpp"}]
-    strangers = [
+    others = [
         str(path.relative_to(ROOT)) for path in paths if path not in own | {LIST} and word.search(path.read_text())
     ]
-    assert not strangers, f"{name} is named in {', '.join(strangers)}"
+    assert not others, f"{name} is named in {', '.join(others)}"

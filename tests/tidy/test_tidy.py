@@ -1,6 +1,6 @@
 """The tree's own rules: who may depend on whom, how long a file may be, and what is not left lying about.
 
-A rule is one test over all files. It fails with every fault of the tree, so that one run is enough to mend them.
+A rule is one test over all files. It fails with every fault of the tree, so that one run is enough to fix them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def test_imports_point_one_way() -> None:
 
 
 def terminal_faults(module: str, text: str) -> list[str]:
-    """Ways to have a stranger's square brackets read as markup."""
+    """Calls that would read square brackets in foreign text as markup."""
     if module == "cli/terminal.py":
         return []
     found = re.findall(r"\bConsole\(|\brich\.print\b|from_markup\(|\bLive\((?!console=)", text)

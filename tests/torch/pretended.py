@@ -1,7 +1,7 @@
 """A device that is not there: streams whose copies happen as late as they may, and in whatever order across streams.
 
-Tensors stay on the CPU and are said to lie on the device. A copy that is put on a stream happens when somebody waits
-for an event behind it, or when the dice say so, and then only with what it must wait for. So whoever forgets to make
+Tensors stay on the CPU and are said to lie on the device. A copy that is put on a stream happens when a thread waits
+for an event behind it, or at random, and then only with what it must wait for. So code that forgets to make
 one stream wait for another, or the host for an event, reads what is not there yet or overwrites what is still needed;
 the numbers come out wrong. The dice are seeded.
 """
@@ -41,7 +41,7 @@ class Stream:
                 event.force()
             return event.is_complete
 
-        assert event.stream is not None, "nobody has recorded it"
+        assert event.stream is not None, "it was not recorded"
         self.put(task)
 
     def step(self, must: bool = False) -> bool:
@@ -86,7 +86,7 @@ class Event:
 
 
 class Device:
-    """Stands for `torch.cuda`. `eager`: how likely something happens on a stream whenever somebody looks."""
+    """Stands for `torch.cuda`. `eager`: how likely something happens on a stream at each look."""
 
     def __init__(self, seed: int, eager: float = 0.2) -> None:
         self.lock = threading.RLock()
@@ -94,7 +94,7 @@ class Device:
         self._streams: list[Stream] = []
         self.main = self.Stream()
         self._here = threading.local()
-        self.kept: set[tuple[int, int]] = set()  # memory and a stream that the allocator was told of
+        self.kept: set[tuple[int, int]] = set()  # memory and a stream that the allocator knows of
         self.touched: set[tuple[int, int]] = set()  # memory of the device and a stream that a copy of it was on
         self.pinned: dict[int, int] = {}  # bytes of host memory, by address
         self.breaks_after: int | None = None  # so many copies go well

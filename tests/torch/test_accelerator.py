@@ -49,7 +49,7 @@ def read_late(device: Device, tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
-# Any collectives on memory that they share, nobody waiting before the last: the result is that of one after another.
+# Any collectives on memory that they share, without a wait before the last: the result is that of one after another.
 
 
 def under_way(here: Rank, seeds: range) -> None:
@@ -329,7 +329,7 @@ def test_nothing_is_kept_that_is_over(world: World) -> None:
     world.run(let_go)
 
 
-# In which order things happen, with an operation that ends when it is told to.
+# In which order things happen, with an operation that ends on request.
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -375,7 +375,7 @@ def test_chunks_are_copied_while_others_travel() -> None:
 
 
 def test_the_callers_thread_goes_on_while_the_tensor_is_computed() -> None:
-    """Nothing begins before the event, and nobody but the starter waits for it."""
+    """Nothing begins before the event, and only the starter waits for it."""
     crew, starter, begun = ThreadPool("done"), ThreadPool("start", most=1), threading.Event()
     with pretended(1, CELL, CELLS, eager=0.0) as device:
         gate = threading.Event()

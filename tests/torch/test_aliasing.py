@@ -123,7 +123,7 @@ def test_views_of_one_memory(world: World, block: int) -> None:
 
 
 def all_at_once(here: Rank, seeds: range) -> None:
-    """Nobody waits before the last has been issued: the result is as if each had been waited for."""
+    """There is no wait before the last has been issued: the result is as if each had been waited for."""
     ours, gloo = here.group(), here.group(backend="gloo")
     for seed in seeds:
         cases = [Case(here, seed * 100 + i) for i in range(random.Random(seed).randint(2, 6))]

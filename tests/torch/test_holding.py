@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 
 class Litter:
-    """Collects garbage all the time, so that what nobody holds is gone at once."""
+    """Collects garbage all the time, so that unreferenced objects are gone at once."""
 
     def __enter__(self) -> None:
         self._threshold = gc.get_threshold()
@@ -166,7 +166,7 @@ def operations(rank: int, size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def ended(here: Rank) -> None:
-    """When `wait` returns or `is_completed` says so, the future is done, whenever it was asked for."""
+    """When `wait` returns or `is_completed` is true, the future is done, whenever it was requested."""
     for _ in range(10):
         for name, begin in operations(here.rank, here.size):
             early = begin()
@@ -225,7 +225,7 @@ def test_a_work_that_has_failed_has_a_future_that_has(world: World) -> None:
 
 
 def living() -> int:
-    """Works and handles of ours that somebody holds."""
+    """Works and handles of ours that are referenced."""
     from softmrc.torch import handle, work
 
     gc.collect()

@@ -1,4 +1,4 @@
-"""Ours beside another backend in one group."""
+"""Ours together with another backend in one group."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_device_can_be_named(world: World) -> None:
 
 
 def named(here: Rank) -> list[str]:
-    """What is asked for by name is not limited by what is there: the device need not be, until a tensor lies on it."""
+    """What is requested by name is not limited by what is there: the device need not be, until a tensor lies on it."""
     devices = []
     for text in ("cpu:mrc,cuda:mrc", "cpu:gloo,cuda:mrc", "cuda:mrc,cpu:mrc"):
         group = dist.new_group(list(range(here.size)), backend=text)

@@ -1,5 +1,5 @@
 """Ctrl-C, or SIGTERM, in the middle of waiting for an operation: what is left to do when it ends is done, though
-nobody waits."""
+no thread waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softmrc.torch.work import AsyncWork
 
 
 class Operation:
-    """One that ends when it is told to: at the latest while somebody gives up waiting for it, or has just seen that it
+    """One that ends on request: at the latest while a thread gives up waiting for it, or has just seen that it
     has not ended."""
 
     def __init__(self, ends: str) -> None:
@@ -54,7 +54,7 @@ class Operation:
 
 
 class Jobs(list[Callable[[], Any]]):
-    """A crew that does its jobs later."""
+    """A thread pool that does its jobs later."""
 
     submit = list.append
 

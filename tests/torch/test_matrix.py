@@ -1,4 +1,4 @@
-"""Every operation, for every dtype and many shapes, beside Gloo in the same processes."""
+"""Every operation, for every dtype and many shapes, compared with Gloo in the same processes."""
 
 from __future__ import annotations
 

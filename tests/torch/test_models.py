@@ -24,8 +24,8 @@ Turn = Callable[[int], None]  # called before every step
 Outcome = list[torch.Tensor]
 
 
-class Weather:
-    """Planes die, come again and die elsewhere; at no time all of them."""
+class PlaneFaults:
+    """Planes fail, return and fail elsewhere; at no time all of them."""
 
     def __init__(self, rank: int) -> None:
         self._rank, self._device = rank, device_of()
@@ -33,7 +33,7 @@ class Weather:
     def turn(self, step: int) -> None:
         device, rank = self._device, self._rank
         if step == 1:
-            device.set_faults(2, black_hole=True)  # swallows everything and says nothing
+            device.set_faults(2, black_hole=True)  # silently drops everything
         elif step == 3 and rank == 0:
             device.set_port(1, False)  # says that it is down
         elif step == 5:
@@ -45,7 +45,7 @@ class Weather:
             device.set_faults(3, black_hole=True)
 
     def clear(self) -> int:
-        """Mend everything; how many packets were touched."""
+        """Clear all faults; how many packets were touched."""
         touched = sum(sum(self._device.fault_stats(plane).values()) for plane in range(PLANES))
         self._device.set_faults()
         for plane in range(PLANES):
@@ -234,14 +234,14 @@ def sparse_embeddings(here: Rank, turn: Turn) -> Outcome:
 
 
 def twice(here: Rank, model: Callable[[Rank, Turn], Outcome]) -> int:
-    outcomes, weather = [], Weather(here.rank)
+    outcomes, faults = [], PlaneFaults(here.rank)
     try:
-        for turn in (lambda step: None, weather.turn):
+        for turn in (lambda step: None, faults.turn):
             torch.manual_seed(11)
             outcomes.append(model(here, turn))
             dist.barrier()
     finally:
-        touched = weather.clear()
+        touched = faults.clear()
     dist.barrier()
     calm, broken = outcomes
     assert len(calm) > 1 and not any(torch.isnan(one).any() for one in calm)
@@ -255,4 +255,4 @@ def twice(here: Rank, model: Callable[[Rank, Turn], Outcome]) -> int:
     ids=lambda model: model.__name__,
 )
 def test_a_model_learns_the_same_while_planes_die(world: World, model: Callable[[Rank, Turn], Outcome]) -> None:
-    assert sum(world.run(twice, model)) > 0, "the weather touched no packet"
+    assert sum(world.run(twice, model)) > 0, "the faults touched no packet"

@@ -78,7 +78,7 @@ def nonsense(here: Rank) -> None:
     group, rank, size = dist.group.WORLD, here.rank, here.size
     t, others = torch.ones(2), [torch.ones(2) for _ in range(here.size)]
     odd = [*others[1:], torch.ones(2, dtype=torch.int32)]
-    root = (rank + 1) % size  # nobody is its own
+    root = (rank + 1) % size  # no rank is its own
     for call, said in (
         (lambda: group.broadcast(t, root=-1), "invalid root rank: -1"),
         (lambda: group.broadcast(t, root=size), f"invalid root rank: {size}"),

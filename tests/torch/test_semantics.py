@@ -24,7 +24,7 @@ def test_many_operations_at_once(world: World) -> None:
 
 
 def dropped(here: Rank) -> None:
-    """Nobody waits, nobody keeps the Work or the tensor; the next barrier comes after it all the same."""
+    """Without a wait, without a reference to the Work or the tensor; the next barrier comes after it all the same."""
     results = [torch.full((100_000,), float(here.rank)) for _ in range(8)]
     views = [one.reshape(-1, 2)[:, 0] for one in results]  # with gaps, so there is something left to do at the end
     for one in views:

@@ -1,4 +1,4 @@
-"""A system without a thread to spare: what cannot be told of is not begun, so that to try again is right."""
+"""A system without a thread to spare: an operation whose end could not be reported is not begun; a retry is right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_thread(_: threading.Thread) -> None:
 
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPatch, is_apart: bool) -> None:
-    """Else the others, who were told of it, would begin it without this rank."""
+    """Else the others, which know of it, would begin it without this rank."""
     monkeypatch.setattr(work, "_callback_threads", [])
     monkeypatch.setattr(work.shutdown, "at_exit", lambda *_: None)
     said: list[str] = []
@@ -63,7 +63,7 @@ def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the caller, who is told that it failed, would be one operation ahead of the other ranks."""
+    """Else the caller, which sees a failure, would be one operation ahead of the other ranks."""
     monkeypatch.setattr(work, "_callback_threads", [])
     monkeypatch.setattr(work.shutdown, "at_exit", lambda *_: None)
     here, numbers = Here(), []

@@ -21,7 +21,7 @@ STEPS = 50
 
 
 class Disturbed(nn.Module):
-    """A model that breaks and mends the network of its rank before some steps."""
+    """A model that breaks and repairs the network of its rank before some steps."""
 
     def __init__(self, inner: nn.Module, at_step: dict[int, Callable[[], None]]) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def ride_through(here: Rank, kind: str) -> int:
 def test_ddp_is_bit_identical_through_faults(world: World, kind: str) -> None:
     touched = world.run(ride_through, kind)
     if kind not in ("port down", "flapping"):
-        assert all(touched), "the weather touched no packet"
+        assert all(touched), "the faults touched no packet"
 
 
 def as_gloo_through_a_fault(here: Rank) -> None:

@@ -1,4 +1,4 @@
-"""What programs do beside training itself: meshes, optimizers and checkpoints that communicate, threads, questions."""
+"""What programs do besides training itself: meshes, optimizers and checkpoints that communicate, threads, questions."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def watched_barrier(here: Rank) -> list[str]:
             said.append(str(raised.value))
             store_barrier(f"watched {names_all}", 2)
     dist.barrier(group=group)  # it does the group no harm
-    if here.rank in (1, 2):  # whoever comes when all is over hears of it
+    if here.rank in (1, 2):  # a rank that comes when all is over learns it
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"Ranks? 1.* failed"):
                 group.monitored_barrier(timedelta(seconds=20))

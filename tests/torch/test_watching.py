@@ -133,7 +133,7 @@ def recorded(here: Rank, folder: str) -> None:
     if here.rank < 2:
         dist.send(torch.ones(3), 1, group=group) if here.rank == 0 else dist.recv(torch.ones(3), 0, group=group)
     left_alone = dist.barrier(group=group, async_op=True)
-    while not left_alone.is_completed():  # nobody waits for it
+    while not left_alone.is_completed():  # without a wait
         time.sleep(0.001)
     found = dump_flight_recorder(f"{folder}/rank_{here.rank}")
     mine = [one for one in found["entries"] if one["process_group"][1] == "recorded"]

@@ -1,4 +1,4 @@
-"""A process without the secret that can write torch's store, and takes itself for a rank of a job that has one."""
+"""A process without the secret that can write torch's store, and claims to be a rank of a job that has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operation that ends when it is told to."""
+"""An operation that ends on request."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Rank:
 
 def _serve(number: int, size: int, store_path: str, timeout_s: float, env: dict[str, str], pipe: Connection) -> None:
     faulthandler.enable()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test run that is killed leaves nobody behind
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test run that is killed leaves no process behind
     os.environ.update(env)
     import torch
     import torch.distributed as dist

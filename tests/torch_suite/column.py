@@ -83,7 +83,7 @@ def loaded(backend: str, width: str, size: int) -> ModuleType:
 
 
 class AsGloo(str):
-    """The name of a backend, which takes itself for Gloo's where it is asked."""
+    """The name of a backend, which equals Gloo's where torch compares it."""
 
     def __eq__(self, other: object) -> bool:
         return str.__eq__(self, other) or other == "gloo"

@@ -10,7 +10,7 @@ from typing import Any
 
 from softmrc.device import Completion, CompletionQueue, Device, QueuePair
 
-LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
+LIMIT_S = 10.0  # a bound, not a measurement: no wait should take more than a moment
 FOUR = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 

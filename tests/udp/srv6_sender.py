@@ -1,6 +1,6 @@
 """A device that sends along SRv6 paths to a socket which notes where packets were sent to; prints that as JSON.
 
-Runs in a network namespace of its own, where every address under the block is local.
+Runs in a separate network namespace, where every address under the block is local.
 """
 
 from __future__ import annotations

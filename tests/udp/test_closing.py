@@ -1,4 +1,4 @@
-"""Whoever waits learns that what it waits for was closed: from another thread, from another task, at once."""
+"""A waiting caller learns at once that what it waits for was closed: by another thread, by another task."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_thread_that_waits_for_a_completion(timeout_s: float | None) -> None:
 
 
 def test_who_waits_for_a_queue_that_is_destroyed() -> None:
-    """Threads with and without a limit, and tasks; nobody is handed what ends on the queue that is made next."""
+    """Threads with and without a limit, and tasks; none gets what ends on the queue that is made next."""
     with pair(("127.0.0.1",)) as (a, b):
         region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
         for wait in (lambda cq: cq.wait(), lambda cq: cq.wait(LIMIT_S), lambda cq: list(iterate(cq))):

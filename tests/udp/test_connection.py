@@ -412,7 +412,7 @@ def stubborn_listener(kind: str) -> Iterator[int]:
         server.bind(("127.0.0.1", 0))
         server.listen(0)
         port = server.getsockname()[1]
-        if kind == "full":  # nobody accepts, and the kernel's queue has no room: the TCP connection is not made, either
+        if kind == "full":  # no process accepts, and the kernel's queue is full: the TCP connection is not made, either
             for _ in range(8):
                 one = stack.enter_context(socket.socket())
                 one.setblocking(False)
@@ -433,7 +433,7 @@ def stubborn_listener(kind: str) -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", ["full", "silent", "greets"])
 def test_cancelling_a_connect_takes_effect_at_once_and_leaves_nothing(kind: str) -> None:
-    """By hand and by a timeout, at every step; other tasks run meanwhile."""
+    """By hand and by a timeout, at every step; other tasks run at the same time."""
     with stubborn_listener(kind) as port, Device(["127.0.0.1"]) as device:
         threads = threading.active_count()
 

@@ -1,4 +1,4 @@
-"""The device itself: strangers, garbage, descriptors, captures, lifetimes."""
+"""The device itself: unknown senders, garbage, descriptors, captures, lifetimes."""
 
 from __future__ import annotations
 

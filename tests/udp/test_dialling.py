@@ -137,7 +137,7 @@ def test_a_listener_is_reachable_at_all_its_planes() -> None:
 
 
 def test_without_a_secret_a_listener_is_at_no_plane_that_leaves_the_machine() -> None:
-    """Where only its first plane is on loopback: whoever reaches the other would be taken for one of this machine."""
+    """Where only its first plane is on loopback: a host that reaches the other would count as one of this machine."""
     found = (ipaddress.ip_address(address) for _, address, _ in _core.local_addresses() if len(address) == 4)
     outside = next((address for address in found if not address.is_loopback), None)
     if outside is None:
@@ -266,7 +266,7 @@ def test_a_peer_that_is_lost_later_has_stopped_answering() -> None:
 
 
 def test_what_was_never_heard_is_said_by_the_listener_too() -> None:
-    """It does not wait at accept; its writes say so."""
+    """It does not wait at accept; its writes report it."""
     soon = {"timeout": 10, "retry_linear": 2, "retry_exponential": 1}
     words: list[str] = []
     with listen(memory=bytearray(64), **soon) as listener:

@@ -17,7 +17,7 @@ from softmrc_bench.veth import VethPair, address_of, link_of, planes_of, veth_pl
 
 pytestmark = needs.NAMESPACES
 
-# A device that does what it is told on its standard input, and answers with the state of its planes.
+# A device that executes commands from its standard input, and answers with the state of its planes.
 DEVICE = """
 import json, sys, time
 from softmrc.device import Device
@@ -145,7 +145,7 @@ def speaking(lab: VethPair, side: int, program: str, *arguments: str) -> Iterato
 
 
 def make_anew(lab: VethPair, plane: int) -> None:
-    """As when a driver is loaded anew: the same names and addresses, other indexes."""
+    """As when a driver is loaded again: the same names and addresses, other indexes."""
     near, far = link_of(0, plane), link_of(1, plane)
     lab.ip(0, "link", "add", near, "type", "veth", "peer", "name", far, "netns", lab.names[1])
     for side in (0, 1):

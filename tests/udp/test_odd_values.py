@@ -174,7 +174,7 @@ ROWS: dict[str, Row] = {
     "check_carrier value": (lambda s, v: check_carrier("value", v, PeerPlane(HERE, 9)), set()),
     "check_carrier plane": (lambda s, v: check_carrier("value", bytes(16), v), set()),
     "writable_memory": (lambda s, v: writable_memory(v), {"no bytes"}),
-    "listen host": (lambda s, v: s.listen(host=v), {"text"}),  # a name that somebody would be asked for
+    "listen host": (lambda s, v: s.listen(host=v), {"text"}),  # a name that DNS would be queried for
     "listen port": (lambda s, v: s.listen(port=v), {"0"}),
     "listen memory": (lambda s, v: s.listen(memory=v), {"None", "a list"}),
     "listen a memory": (lambda s, v: s.listen(memory=[v]), set()),

@@ -1,4 +1,4 @@
-"""Weather on a device's planes, and captures of them: what faults do is counted and arrives, on any number of lanes;
+"""Faults on a device's planes, and captures of them: what faults do is counted and arrives, on any number of lanes;
 what a capture holds is what was on the network."""
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_a_capture_holds_what_left_and_what_came(tmp_path: Path, lanes: int, fau
 
 
 def test_a_capture_is_at_the_sockets_inside_of_the_weather(tmp_path: Path) -> None:
-    """What the weather swallows on the way out never left; what it swallows on the way in did arrive."""
+    """A packet that a fault drops while sending never left; one that it drops while receiving did arrive."""
     file = tmp_path / "it.pcapng"
     with pairs(1) as p:
         port = p.b.ports_of(0)[0][0]

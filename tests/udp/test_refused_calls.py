@@ -1,4 +1,4 @@
-"""Calls that the system refuses for a moment: a device does with less meanwhile, and with everything afterwards."""
+"""Calls that the system refuses for a moment: a device does with less during it, and with everything afterwards."""
 
 from __future__ import annotations
 

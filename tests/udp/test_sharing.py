@@ -29,7 +29,7 @@ def connected(**settings: Any) -> Iterator[tuple[Connection, Connection]]:
 
 
 def all_end(jobs: list[Callable[[], Any]]) -> bool:
-    """Whether each comes to its end, in a thread of its own; a failure is none."""
+    """Whether each comes to its end, in a separate thread; a failure is none."""
     ended: list[bool] = []
 
     def run(job: Callable[[], Any]) -> None:
@@ -117,7 +117,7 @@ def test_a_message_is_not_lost_with_the_task_that_was_to_have_it() -> None:
 
 
 def test_threads_that_share_a_connection_do_not_wait_for_what_another_has_taken() -> None:
-    """Whoever sleeps through the end of its own write sleeps until something else happens."""
+    """A thread that misses the end of its own write sleeps until something else happens."""
 
     def write(a: Connection) -> None:
         for _ in range(300):

@@ -1,4 +1,4 @@
-"""Leaving: what arrived is acknowledged even by who is gone, memory is the caller's at once, and peers are told."""
+"""Closing: what arrived is acknowledged even after it, memory is the caller's at once, and peers are notified."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_a_process_that_is_killed_is_missed_long_before_its_timers_run_out(plane
 
 
 def test_a_plane_that_swallows_everything_swallows_the_report_too() -> None:
-    """Patience alone where nothing answers: the peer lives, and all planes are silent for longer than a doubt."""
+    """Timeouts alone where nothing answers: the peer lives, and all planes are silent for longer than the suspicion."""
     with pair(("127.0.0.1",), rts={"timeout": 14, "retry_linear": 7, "retry_exponential": 5}) as (a, b):
         region = b.device.register(bytearray(64), remote_write=True)
         source = a.device.register(bytearray(64))
@@ -332,7 +332,7 @@ def test_a_forked_worker_stays_until_it_has_answered() -> None:
 GARBAGE = """
     import gc, os
 
-    os.register_at_fork(after_in_child=gc.collect)  # as any allocation may, before anybody else is told of the fork
+    os.register_at_fork(after_in_child=gc.collect)  # as any allocation may, before other handlers of the fork run
     from softmrc.device import Device
 
     gc.disable()

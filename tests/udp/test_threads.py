@@ -71,8 +71,8 @@ def test_everything_may_be_asked_while_packets_fly() -> None:
         assert not failures
 
 
-# Python collects garbage where it makes objects, and what it runs then may be anything: a finalizer that comes back to
-# the device, or another thread that does. If objects were made while the engine is held, nobody would ever go on.
+# Python collects garbage where it makes objects, and what it runs then may be anything: a finalizer that calls the
+# device, or another thread that does. If objects were made while the engine is locked, that would be a deadlock.
 COLLECTING = """
 import gc
 from softmrc.errors import UsageError
@@ -100,7 +100,7 @@ def test_nothing_of_pythons_is_made_while_the_engine_is_held() -> None:
 
 
 def test_threads_that_wait_for_something_else_sleep_on() -> None:
-    """On one lane one drives. Whoever waits for what has not come is not woken whenever something else has."""
+    """On one lane one drives. A thread that waits for what has not come is not woken whenever something else has."""
     idle, messages = 16, 2000
     switches: list[int] = []
     with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:

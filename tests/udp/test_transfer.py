@@ -1,4 +1,4 @@
-"""Bytes through real sockets arrive, whole and in place, whatever the settings and the weather."""
+"""Bytes through real sockets arrive, whole and in place, whatever the settings and the faults."""
 
 from __future__ import annotations
 

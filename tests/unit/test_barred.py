@@ -29,7 +29,7 @@ def test_a_barred_path_is_passed_over_until_its_time_and_then_once_more() -> Non
     evs.suspend(2, 0, SPAN)
     assert 2 not in picked(evs, 0) + picked(evs, SPAN - 1)
     assert evs.rows()[2][2] == _core.EvState.SKIP
-    assert picked(evs, SPAN)[2] >= 7, "skipped once more, then in every lap of eight"
+    assert picked(evs, SPAN)[2] >= 7, "skipped once more, then in every round of eight"
 
 
 # spec: ev-barred ev-replace

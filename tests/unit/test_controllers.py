@@ -28,7 +28,7 @@ def controller(name: str, **settings: Any) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_facts_close_a_window(name: str, seed: int) -> None:
-    """Whatever it is told, a whole packet may be sent, and the window stays a number."""
+    """Whatever its inputs, a whole packet may be sent, and the window stays a number."""
     rng = Random(seed)
     one = controller(name, trimming=bool(seed % 2), window_bytes=MTU)
     now = 0

@@ -118,7 +118,7 @@ def test_bounds_are_where_they_are_said_to_be(kind: str, name: str, bounds: tupl
 
 
 NAN, INF, FLAG = float("nan"), float("inf"), ["yes", None, 2.5]
-# What is wrong beside what lies outside of bounds.
+# What is wrong besides values out of bounds.
 BAD: dict[type, dict[str, list[Any]]] = {
     EndpointConfig: {"ports": ["x"], "seed": [-1, 1 << 64], "secret": [-1, 1 << 64]} | dict.fromkeys(
         ("timestamps", "trim_nack", "peer_trim_nack", "sack_first_packet", "announces_ports", "proves_addresses"), FLAG

@@ -119,7 +119,7 @@ def test_whoever_leaves_with_everything_leaves_nobody_in_doubt(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_leaves_in_the_middle_says_so(seed: int) -> None:
-    """Nothing that was not taken is confirmed, and nobody waits for a timer to learn it."""
+    """Nothing that was not taken is confirmed, and no end waits for a timer to learn it."""
     pair = Pair(planes=4, seed=seed)
     a, b = pair.connect(mtu=512)
     pair.set_faults(loss=0.02)

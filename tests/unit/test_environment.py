@@ -1,4 +1,4 @@
-"""Variables: those that are read, and what is said of those that nobody reads."""
+"""Variables: those that are read, and the warning about those that are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_misspelt_name_gets_a_word_and_a_suggestion() -> None:
         "SOFTMRC_QUUX is set, and nothing reads it",
         "SOFTMRC_SECERT is set, and nothing reads it; did you mean SOFTMRC_SECRET?",
     ]
-    assert "x" not in said[2].split(), "what somebody meant to keep secret"
+    assert "x" not in said[2].split(), "what was meant to be secret"
 
 
 def test_a_fabric_without_a_host_is_said_and_so_is_a_host_without_a_fabric() -> None:

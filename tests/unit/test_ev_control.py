@@ -79,7 +79,7 @@ def test_a_new_path_being_acknowledged_does_not_condemn_what_is_in_flight_on_the
 # spec: ev-replace
 @pytest.mark.parametrize("seed", range(12))
 def test_a_value_that_never_lost_a_packet_is_never_blamed(seed: int) -> None:
-    """Half the paths swallow everything and are replaced in the midst of it, at another moment with every seed."""
+    """Half the paths drop everything and are replaced during it, at another moment with every seed."""
     cc = CcProfile(algorithm="fixed_window", window_bytes=64 * 1024)
     pair = Pair(2, seed=seed, ev_profile=EvProfile(count=8), cc_profile=cc)
     a, _ = pair.connect()

@@ -1,4 +1,4 @@
-"""How ports share the rotation: laps of busy ports, and what a port that has lost paths still carries."""
+"""How ports share the rotation: rounds of busy ports, and what a port that has lost paths still carries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_port_that_lost_paths_carries_as_much_less_while_the_others_are_conges
     evs = make()
     for ev in evs_of(evs, 0)[:2]:
         withdraw(evs, ev)
-    # Six turns a lap of eight; a path that is stepped over once costs one more.
+    # Six turns a round of eight; a path that is stepped over once costs one more.
     for is_congested, least, most in ((False, 1, 1), (True, 5 / 8, 6 / 8)):
         sent: Counter[int] = Counter()
         for _ in range(8_000):  # both ports are always eager, one at a time

@@ -96,7 +96,7 @@ def test_with_nothing_out_of_order_everything_behind_cack_is_covered() -> None:
 
 
 def overtaken(**endpoint: Any) -> tuple[Rig, Parsed, int, bytes]:
-    """Two laps over four paths. All arrive but the first packet; its path, and the SACK that says so."""
+    """Two rounds over four paths. All arrive but the first packet; its path, and the SACK that reports it."""
     rig = Rig(evs={"count": 4}, cc=PATIENT, rts={"timeout": 20}, endpoint=endpoint)
     sent = data(rig.post(9 * 1024))
     rig.now += int(RTT_US * US)
@@ -108,7 +108,7 @@ def overtaken(**endpoint: Any) -> tuple[Rig, Parsed, int, bytes]:
 def test_a_path_is_given_time_for_the_nack_that_explains_a_missing_packet() -> None:
     rig, trimmed, _, sack = overtaken()
     again = data(rig.receive(sack))
-    assert [p.psn for p in again] == [1] and rig.stats()["lost_same_ev"] == 1, "it is sent again at once"
+    assert [p.psn for p in again] == [1] and rig.stats()["lost_same_ev"] == 1, "it is retransmitted at once"
     assert not bad_evs(rig)
     rig.advance(W_US / 2)
     rig.receive(packer.nack(QPN, 1, packer.TRIMMED, ticks=trimmed.ticks or 0))
@@ -149,7 +149,7 @@ def test_without_timestamps_the_copy_is_meant_where_its_nack_can_have_come(after
 
 # spec: trim-late-nack
 def test_a_late_nack_lifts_a_sentence() -> None:
-    """Condemned because something sent much later came through; but its header arrived, so the path lives."""
+    """Withdrawn because something sent much later came through; but its header arrived, so the path lives."""
     rig = Rig(evs={"count": 4}, cc={**PATIENT, "window_bytes": 1 << 20}, rts={"timeout": 20})
     (first,) = data(rig.post(1024))
     ev = rig.routes[0][1]

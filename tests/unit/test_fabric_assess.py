@@ -154,7 +154,7 @@ def test_pods_may_have_less_above_them_than_leaves() -> None:
 
 @pytest.mark.slow
 def test_what_no_packet_crosses_does_not_slow_a_job() -> None:
-    """Spines above a single leaf failed, and took capacity that nobody had."""
+    """Spines above a single leaf failed, and took capacity that did not exist."""
     alone = Shape(planes=2, hosts=8, hosts_per_leaf=8, spines=0)
     useless = replace(alone, spines=4, cables_per_link=2)
     a, b = (judge.assess(Description(fabric=shape), trials=1) for shape in (alone, useless))

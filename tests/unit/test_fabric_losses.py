@@ -215,7 +215,7 @@ def test_the_same_seed_draws_the_same_months() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_slowest_host_is_found_however_failures_lie_on_one_another(seed: int) -> None:
-    """Beside a count that begins anew each time, from the cables of every host."""
+    """Compared with a count that starts again each time, from the cables of every host."""
     r = random.Random(seed)
     shape = r.choice([LAB, TREE])
     failures = Failures(links_per_optic=r.choice([1, 2, 3]), planes_per_optic=r.choice([1, 2]))

@@ -259,7 +259,7 @@ def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
 @pytest.mark.parametrize("oversubscription", [1, 3])
 @pytest.mark.parametrize("planes", [1, 2, 8])
 def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, planes: int) -> None:
-    """It printed 1:1, or what was asked for, wherever leaves were not full."""
+    """It printed 1:1, or the requested ratio, wherever leaves were not full."""
     for found in compare(DesignSpec(gpus, NIC, SWITCH), PRICES, (planes,), (1, 2, 3), (Fraction(oversubscription),)):
         if isinstance(found, Impossible):
             continue
@@ -280,7 +280,7 @@ def test_nothing_is_built_above_a_single_leaf(planes: int, tiers: int) -> None:
 def test_three_tiers_have_several_pods() -> None:
     for nics in (33, 64, 100, 2048):
         found = design(DesignSpec(nics, NIC, SWITCH), PRICES, planes=1, tiers=3)
-        assert found.layout is not None and found.layout.pods > 1, "cores above a single pod are crossed by nobody"
+        assert found.layout is not None and found.layout.pods > 1, "no packet crosses cores above a single pod"
 
 
 def test_a_file_says_how_many_gpus_there_are() -> None:

@@ -1,4 +1,4 @@
-"""Studies: the front is what nobody beats, everything else has a reason, and mistakes are named."""
+"""Studies: the front is Pareto-optimal, everything else has a reason, and mistakes are named."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_second_plane_takes_most_of_what_the_network_loses(points: list[studie
     alike = {"tiers": 2, "oversubscription": 1, "nic_bps": "800G", "switch_bps": "51.2T", "spare_share": 0.01}
     found = {p.varied["planes"]: p.network_share for p in points if p.varied.items() >= alike.items()}
     assert found[2] < 0.7 * found[1], "then a port is not a host"
-    assert found[2] < found[4] < found[8], "each plane has cables and ports of its own, that break"
+    assert found[2] < found[4] < found[8], "each plane has its own cables and ports, that break"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ try:
             act()
             time.sleep(60)
         finally:
-            term()  # disturbs nobody
+            term()  # disturbs nothing
             for _ in range(100):
                 time.sleep(0.001)
 except Terminated:

@@ -1,4 +1,4 @@
-"""A plane that swallows everything, between two processes that send half mebibytes a few at a time, as collectives do.
+"""A plane that drops everything, between two processes that send half mebibytes a few at a time, as collectives do.
 How much later does the worst step end? Simulated time, seeds, the settings of a device whose planes stay here."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C between any two steps of somebody who waits for a message."""
+"""Ctrl-C between any two steps of a thread that waits for a message."""
 
 from __future__ import annotations
 

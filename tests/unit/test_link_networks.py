@@ -1,4 +1,4 @@
-"""Which links are planes where nobody says so."""
+"""Which links are planes by default."""
 
 from __future__ import annotations
 

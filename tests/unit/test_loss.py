@@ -94,7 +94,7 @@ def test_random_loss_is_found_by_order_on_the_path_not_by_the_timer() -> None:
     stats = a.stats()
     assert stats["lost_same_ev"] + stats["lost_across_evs"] > 50
     assert stats["timeouts"] <= 1
-    # What was in flight on a path when it was condemned is resent on suspicion; nothing else should be.
+    # What was in flight on a path when it was withdrawn is retransmitted on suspicion; nothing else should be.
     assert stats["loss_spurious"] <= stats["lost_with_path"] + 0.1 * pair.counters()["lost"]
 
 

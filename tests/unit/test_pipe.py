@@ -1,4 +1,4 @@
-"""A pipe through shared memory beside a plain queue, and what it is not."""
+"""A pipe through shared memory compared with a plain queue, and what it is not."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_is_no_pipe_is_not_opened() -> None:
     read, write = os.pipe()
     memory = os.memfd_create("not sealed")
     os.ftruncate(memory, CAPACITY + 4096)
-    for other in (read, write, memory):  # whoever can shorten a file could end whoever has it in memory
+    for other in (read, write, memory):  # a process that can shorten a file could crash one that has it mapped
         assert parts.Pipe.open(0, os.getpid(), other) is None
         os.close(other)
 
@@ -89,7 +89,7 @@ def test_an_end_that_is_gone_leaves_the_other_its_memory() -> None:
 
 
 def head_of(pipe: parts.Pipe) -> mmap.mmap:
-    """What both processes see of it, as a liar does."""
+    """What both processes see of it, as a malicious one does."""
     _, process, descriptor = pipe.key
     with open(f"/proc/{process}/fd/{descriptor}", "r+b") as file:
         return mmap.mmap(file.fileno(), 4096 + CAPACITY)
@@ -126,7 +126,7 @@ def test_a_liar_writes_into_what_is_shared(seed: int) -> None:
 
 
 def test_what_is_no_memory_is_not_even_opened(tmp_path: Path) -> None:
-    """To open a device may do something; a FIFO tells its reader that somebody did."""
+    """To open a device may do something; a FIFO shows its reader that it was opened."""
     os.mkfifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     watch = select.poll()
@@ -142,7 +142,7 @@ def test_what_is_no_memory_is_not_even_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 4096, 4096 + CAPACITY - 1, 4096 + CAPACITY + 1])
 def test_memory_of_another_size(size: int) -> None:
-    """What lies beyond its end would end whoever reads it, though it cannot shrink."""
+    """Reading beyond its end would crash the reader, though it cannot shrink."""
     descriptor = os.memfd_create("a liar's", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.truncate(descriptor, size)

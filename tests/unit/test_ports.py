@@ -1,4 +1,4 @@
-"""Ports that go down and come up: who is told, who stops sending where, and what survives."""
+"""Ports that go down and come up: who is notified, who stops sending where, and what survives."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_of_two_that_are_both_news_the_later_one_counts(first_ticks: int) -> Non
     rig.receive(packer.request(PORT_STATUS, 8, mask=0b11110, ticks=(first_ticks + 53) & 0xFFFF))
     assert not rig.receive(packer.request(PORT_STATUS, 7, mask=0b11010, ticks=first_ticks), port=3)
     assert ports_used(rig) == {0, 1, 2, 3}
-    # Unanswered it comes again if it is the newest, which a clock that has gone round may hide for a while.
+    # Unanswered it is repeated if it is the newest, which a clock that has gone round may hide for a while.
     (answer,) = rig.receive(packer.request(PORT_STATUS, 7, mask=0b11010, ticks=(first_ticks + 60) & 0xFFFF))
     assert answer.psn == 7 and ports_used(rig) == {0, 2, 3}
     rig.advance(10_000)
@@ -84,7 +84,7 @@ def test_of_two_that_are_both_news_the_later_one_counts(first_ticks: int) -> Non
 
 
 def test_an_answer_to_old_news_makes_us_say_it_again() -> None:
-    """The peer may have taken a late copy for the newest; it says so by answering it."""
+    """The peer may have taken a late copy for the newest; its answer shows it."""
     rig = Rig(ports=4)
     rig.endpoint.set_port(rig.now, 2, False)
     (old, *_) = only(rig.drain(), REQUEST)
@@ -110,7 +110,7 @@ def connect(rig: Rig, qpn: int) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_restarted_peer_inherits_nothing(kept: bool) -> None:
-    """The same addresses, another process: what the old one said is void, and the new one is told how things are."""
+    """The same addresses, another process: what the old one said is void, and the new one gets the present state."""
     rig = Rig(ports=4, mtu=512, evs={"count": 16})
     rig.endpoint.set_port(rig.now, 3, False)
     (update, *_) = only(rig.drain(), REQUEST)
@@ -122,10 +122,10 @@ def test_a_restarted_peer_inherits_nothing(kept: bool) -> None:
         rig.qp.destroy(rig.now)
     connect(rig, QPN + kept)
     told = only(rig.drain(), REQUEST)
-    assert {(u.op, u.mask) for u in told} == {(PORT_STATUS, 0b01110)}, "it is told what is down here"
+    assert {(u.op, u.mask) for u in told} == {(PORT_STATUS, 0b01110)}, "it learns what is down here"
     assert ports_used(rig) == {0, 1, 2}
     rig.receive(packer.request(PORT_STATUS, 5, mask=0b01010))
-    assert ports_used(rig) == {0, 2}, "its numbers begin anew"
+    assert ports_used(rig) == {0, 2}, "its numbers restart"
 
 
 def test_a_new_process_says_that_its_ports_are_up() -> None:
@@ -375,7 +375,7 @@ def test_word_of_ports_that_are_down_is_answered_again_and_again() -> None:
     lost, its sender never learns. The ports that it calls dead may be the only ones that are not."""
     rig = Rig(ports=4, mtu=512, evs={"count": 16})
     rig.receive(packer.request(PORT_STATUS, 7, mask=0b11110))
-    assert not only(rig.advance(10_000), RESPONSE), "nothing to doubt"
+    assert not only(rig.advance(10_000), RESPONSE), "nothing is unconfirmed"
     rig.receive(packer.request(PORT_STATUS, 6, mask=0b10110, ticks=99))
     assert ports_used(rig) == {0, 1, 3}
     rig.routes.clear()
@@ -391,7 +391,7 @@ def test_word_of_ports_that_are_down_is_answered_again_and_again() -> None:
     rig.receive(packer.request(PORT_STATUS, 9, mask=0b11010))
     rig.qp.destroy(rig.now)
     rig.advance(5_000_000)
-    assert not only(rig.advance(10_000_000), RESPONSE), "nobody is left whom it concerns"
+    assert not only(rig.advance(10_000_000), RESPONSE), "no queue pair is left that it concerns"
 
 
 # spec: port-beliefs

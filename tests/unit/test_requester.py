@@ -88,7 +88,7 @@ def test_a_window_is_taken_from_the_newest_sack_of_a_peer_that_agreed() -> None:
         rig.receive(packer.sack(QPN, 5, rcvd_bytes=1 << 20))
         sent = data(rig.receive(packer.sack(QPN, 9, mpr=units, rcvd_bytes=(1 << 20) + (256 if newest else -256))))
         assert sent[-1].psn == expected
-        assert rig.stats()["acks_refused"] == (units < 8), "a window smaller than any is told"
+        assert rig.stats()["acks_refused"] == (units < 8), "an answer reports a window smaller than any"
 
 
 # spec: mpr-dynamic
@@ -360,7 +360,7 @@ def test_each_question_of_silence_takes_another_port() -> None:
 @pytest.mark.parametrize("ports", [2, 3, 4])
 def test_questions_go_by_other_ports_than_that_of_the_packet_which_they_are_about(ports: int) -> None:
     """The newest packet may have taken another one, and be answered or not: the oldest waits where it is. Before the
-    timer every port is asked, should that one alone work."""
+    timer every port is probed, should that one alone work."""
     for seed in range(40):
         evs = {"count": 60, "spray_quantum": 1}
         rig = Rig(ports=ports, mtu=512, evs=evs, endpoint={"seed": seed}, rts={"timeout": 8})
@@ -568,7 +568,7 @@ class Impatient:
         self.net.b.register(length=1 << 22, rkey=1)
 
     def copies(self) -> int:
-        """How many packets are sent again, of a message of many."""
+        """How many packets are retransmitted, of a message of many."""
         before = self.qp.stats()["packets_retransmitted"]
         self.qp.post_write(self.net.now_ps, 1 << 22, remote_va=0, rkey=1)
         self.net.run_until_completions(0, 1, limit_us=1_000_000.0)
@@ -583,7 +583,7 @@ class Impatient:
 def test_a_timer_far_below_the_round_trip_is_soon_long_enough(
     timestamps: bool, retry_linear: int, delay_us: float
 ) -> None:
-    """Else it would be for ever: what is sent again before its answer can come measures no round trip."""
+    """Else it would be for ever: what is retransmitted before its answer can come measures no round trip."""
     sender = Impatient(timestamps, retry_linear, delay_us)
     assert sender.copies() < PACKETS, "less than one for each packet"
     assert sender.copies() == 0

@@ -77,7 +77,7 @@ def test_the_last_plane_of_eight_is_found_by_asking_everywhere() -> None:
 @pytest.mark.parametrize("dead", [0, 1, 2, 3])
 # spec: tail-probe
 def test_one_message_at_a_time_needs_no_timer_when_a_plane_dies(dead: int) -> None:
-    """The plane swallows a packet that nothing follows: what asks for it must not go the same way again."""
+    """The plane drops a packet that nothing follows: its probe must not take the same path again."""
     profile = EvProfile(count=64, spray_quantum=16)
     pair = Pair(4, seed=dead, ev_profile=profile, cc_profile=CONTROL)
     a, _ = pair.connect()
@@ -104,7 +104,7 @@ def busy_pair(count: int) -> tuple[Pair, Callable[[], None]]:
 
 
 def probes_in(pair: Pair, write: Callable[[], None], milliseconds: int) -> int:
-    """That a is asked while every queue pair writes ten times a millisecond."""
+    """How many probes a gets while every queue pair writes ten times a millisecond."""
     before = pair.a.stats()["endpoint_requests"]
     for _ in range(10 * milliseconds):
         write()

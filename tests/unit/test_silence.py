@@ -59,7 +59,7 @@ def test_a_question_is_asked_as_soon_as_its_answer_settles_something_but_once() 
     assert one.deadline(2 * SPAN, SPAN, settles) == 3 * SPAN, "something was sent just now"
     one.ask(settles)
     one.on_progress(settles + SPAN // 2)
-    assert one.deadline(3 * SPAN, SPAN, settles) == settles + SPAN // 2 + SPAN, "it has been asked since then"
+    assert one.deadline(3 * SPAN, SPAN, settles) == settles + SPAN // 2 + SPAN, "it has been probed since then"
     for _ in range(3):
         one.ask(4 * SPAN)
     assert one.deadline(4 * SPAN, SPAN, 5 * SPAN) == 5 * SPAN, "though three have been in vain"
@@ -195,7 +195,7 @@ def test_a_peer_that_takes_nothing_is_left_alone_twice_as_long_each_time(timeout
     """Up to a timeout, and up to 4 096 silences."""
     one = silence(timeout=timeout)
     one.on_receiver_not_ready(0, 1, SPAN)
-    assert not one.is_backing_off(0), "the first is sent again at once"
+    assert not one.is_backing_off(0), "the first is retransmitted at once"
     now, lengths = 0, []
     for _ in range(16):
         one.on_receiver_not_ready(now, 2, SPAN)
@@ -213,7 +213,7 @@ def test_a_peer_that_takes_nothing_is_left_alone_twice_as_long_each_time(timeout
 
 # spec: nack-backoff
 def test_trims_are_answers_but_no_progress() -> None:
-    """What was asked in vain is asked anew; the timeout is counted from the last progress. A packet that was trimmed
+    """Probes without an answer are repeated; the timeout is counted from the last progress. A packet that was trimmed
     three times goes again at once."""
     one = silence()
     for at in (SPAN, 3 * SPAN):

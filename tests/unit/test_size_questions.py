@@ -1,4 +1,4 @@
-"""How long it is asked which packets get through, in simulated time."""
+"""How long packet sizes are probed, in simulated time."""
 
 from __future__ import annotations
 

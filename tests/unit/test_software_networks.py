@@ -87,7 +87,7 @@ def test_what_waits_in_the_same_batch_is_not_lost() -> None:
     a, qp, sacks = overtaken()
     for sack in sacks:
         a.handle_datagram(21 * MS, sack, peer=0)
-    assert qp.stats()["lost_across_evs"] == 1, "one by one, the first SACK condemns the older packet"
+    assert qp.stats()["lost_across_evs"] == 1, "one by one, the first SACK declares the older packet lost"
     a, qp, sacks = overtaken()
     a.begin_batch()
     for sack in sacks:

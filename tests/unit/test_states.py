@@ -108,7 +108,7 @@ def test_every_packet_in_every_state(way: str, kind: str) -> None:
         assert node.endpoint.stats()["refused_wrong_state"] == 2
     if kind not in TAKES.get(way, ()):
         refused = node.endpoint.poll_events()
-        assert EventType.packet_refused.value in refused["type"], "a refusal that nobody was told of"
+        assert EventType.packet_refused.value in refused["type"], "a refusal without an event"
     node.endpoint.set_port(node.now, 1, False)
     node.live_on()
     node.endpoint.set_port(node.now, 1, True)
@@ -163,7 +163,7 @@ def test_what_is_for_nodes_is_refused_by_every_queue_pair(way: str, kind: str) -
 @pytest.mark.parametrize("kind", PACKETS)
 @pytest.mark.parametrize("way", WAYS)
 def test_nobody_else_is_listened_to_in_any_state(way: str, kind: str) -> None:
-    """A peer that is not this queue pair's, and one that is nobody's: counted, told, and never answered."""
+    """A peer that is not this queue pair's, and one without queue pairs: counted, reported, and never answered."""
     node = at(way, peers=2)
     node.endpoint.poll_events()
     for stranger in (1, 77):

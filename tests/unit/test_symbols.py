@@ -18,7 +18,7 @@ from softmrc.nccl import plugin_path
 from softmrc_bench import _native
 
 # Newer by name only: functions that moved into libc itself with 2.33 and 2.34, and what a compiler's own headers take
-# where the library that they were built with has it. None is asked for when the extension is built on an older system.
+# where the library that they were built with has it. None is needed when the extension is built on an older system.
 OLDER_THAN_THEY_LOOK = {
     "pthread_setname_np", "pthread_cond_clockwait", "pthread_mutex_trylock", "__libc_single_threaded",
     "dlopen", "dlclose", "dlinfo", "stat", "lstat", "fstat",

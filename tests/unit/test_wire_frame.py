@@ -128,7 +128,7 @@ def test_what_may_not_change_does(frame: Frame) -> None:
 
 
 def test_a_socket_cannot_know_its_identification() -> None:
-    """It seals with 0, its kernel writes another number, and the reader of the frame understands."""
+    """It computes the ICRC with 0, its kernel writes another number, and the reader of the frame understands."""
     data = bytearray(bytes(V4))
     data[ETH + 4 : ETH + 6] = b"\xab\x18"
     assert Frame.parse(with_ipv4_sum(bytes(data))).icrc == Sum.GOOD

@@ -1,4 +1,4 @@
-"""Our captures through tshark: a reader that nobody here wrote."""
+"""Our captures through tshark: an independent reader."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_every_field_of_every_header_is_what_we_read(tmp_path: File, seed: int) 
 
 
 def example(tmp: File, port: int = 4791) -> File:
-    """A message that is trimmed, sent again and acknowledged."""
+    """A message that is trimmed, retransmitted and acknowledged."""
     write = Packet("write_only", dqp=0x22, psn=7, msn=1, va=0x1000, rkey=3, payload=bytes(64))
     nack = Packet("nack", dqp=0x11, nack_psn=7, reason="trimmed", entropy=0xC001)
     sack = Packet("sack", dqp=0x11, cack_psn=7, mark="skip_once", entropy=0xC002)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 ADDER = """
 from softmrc._support.subprocesses import serve
-print("NCCL version of somebody")
+print("NCCL version of another library")
 print("{nothing")
 serve({"add": lambda a, b: {"sum": a + b}, "nothing": lambda: None, "leave": lambda: 1 / 0})
 """

@@ -2,7 +2,7 @@
 // and slices arrive in an order that a seed draws; slices land in pieces, in any order, before they are announced in
 // order. Reads cases from stdin and writes results to stdout, as test_plans.py packs them.
 //
-// Beside the results it reports what must never happen: an end that never comes, memory that changes while it is being
+// Besides the results it reports what must never happen: an end that never comes, memory that changes while it is being
 // sent, an input that is written to, a transfer that the other side does not expect.
 #include <algorithm>
 #include <cstdio>

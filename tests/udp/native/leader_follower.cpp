@@ -1,4 +1,4 @@
-// Callers and a lane's own thread take turns: never two at once, nobody left behind, and who has nothing to do sleeps.
+// Callers and a lane's own thread take turns: never two at once, none left waiting, and a thread without work sleeps.
 // Prints what it saw; exits with 1 where something does not hold.
 #include "udp/leader_follower.h"
 
@@ -21,7 +21,8 @@ void require(bool holds, const char* what) {
   std::_Exit(1);
 }
 
-// Work comes in as numbers; whoever drives takes one at a time, and who waits for a number leads until it was taken.
+// Work comes in as numbers; the driving thread takes one at a time, and one that waits for a number leads until it was
+// taken.
 struct Lane {
   LeaderFollower turns;
   udp::Clock clock;
@@ -127,13 +128,13 @@ void the_own_thread_works_alone() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     lock = lane.turns.enter();
   }
-  require(lane.by_own == 1000, "nobody waits, and it is done");
+  require(lane.by_own == 1000, "no thread waits, and it is done");
   lock.unlock();
   lane.end();
   own.join();
 }
 
-// The one that is told that it is his turn may have no use for it any more.
+// The thread that gets its turn may have no use for it any more.
 void a_turn_that_nobody_wants_is_passed_on() {
   struct Hand {
     std::atomic<std::int64_t> ps{0};
@@ -320,7 +321,7 @@ void spinning_ends() {
   now = now + milliseconds(4);
   spin.on_work(now);
   for (int i = 0; i < 100; ++i) spin.on_work(now = now + microseconds(5));
-  require(!spin.wants_more(now), "somebody else wanted the processor");
+  require(!spin.wants_more(now), "another process wanted the processor");
   for (int i = 0; i < 30'000; ++i) spin.on_work(now = now + microseconds(5));
   require(spin.wants_more(now), "for a while");
   spin.set_longest(Duration{0});

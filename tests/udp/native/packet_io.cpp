@@ -1,4 +1,4 @@
-// Weather around a line that only remembers: whatever is sent comes out as the faults say and the counters tell, by the
+// Faults around a link that only records: whatever is sent comes out as the faults say and the counters tell, by the
 // seed. And a plane on a kernel that has no room, cannot segment, or speaks of earlier errors: all leaves once, and in
 // order. Prints what it saw; exits with 1 where something does not hold.
 #include <sys/socket.h>
@@ -242,7 +242,7 @@ void the_seed_decides() {
     run.finish();
     runs.push_back(run.memory.sent);
   }
-  require(runs[0] == runs[1], "the same seed, the same weather");
+  require(runs[0] == runs[1], "the same seed, the same faults");
   require(runs[0] != runs[2], "another seed, another");
 }
 
@@ -256,7 +256,7 @@ void what_is_held_can_be_let_go() {
   run.foul.set(faults);
   run.send();
   require(run.memory.sent.empty() && run.foul.stats().swallowed == run.load.packets.size(),
-          "one is delayed, the next swallowed");
+          "one is delayed, the next dropped");
   run.memory.own.assign(run.memory.own.size(), 0);  // it was the sender's, who may do with it as he likes
   run.foul.flush(run.now);
   require(run.memory.sent.size() == run.load.packets.size() && run.foul.deadline() == Time::never(),

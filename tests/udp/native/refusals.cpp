@@ -1,4 +1,4 @@
-// Loaded in front of the C library: calls that the system refuses as often as it is told to. Each call of the table may
+// Loaded in front of the C library: system calls that fail as often as configured. Each call of the table may
 // be refused in every thread or in those of one name, the first time or after so many that go well, once or until it is
 // allowed again; and it counts how often that happened. A program that cannot ask this library sets REFUSE to
 // "call:errno:thread:skip:times", and REFUSED_REPORT to a file where the numbers are written when it ends.
