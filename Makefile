@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both make their own virtual environment first.
+# Start with `make demo` or `make test`. Every target makes the virtual environment that it needs.
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -12,7 +12,7 @@ SOAK_SECONDS ?= 3600
 DEV     := build/dev
 INSTALL := PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation
 TORCH   ?= 2.10.0 2.15.0
-# The first tier: no test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
+# No test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
 FIRST_TIER := not (process or lab or docs or slow or nightly)
 TOOLS   := binutils chromium clang ethtool frr git iproute2 libclang-rt-dev nftables openssl prometheus tshark
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
@@ -21,32 +21,32 @@ THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 .PHONY: help figures cli-reference docs-serve demo demo-lab demo-gpu test test-rest test-all test-nightly test-torch test-programs tools torch-suite lint format bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
 .DEFAULT_GOAL := help
 
-help: ## Show this list
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.torch ## Train on four ranks while their planes break, and show that nothing changed
+demo: $(VENV)/.torch ## Train on four ranks while their planes fail; the result is bit-identical
 	@$(BIN)/softmrc demo
 
-demo-lab: $(VENV)/.torch ## The same over a kernel SRv6 fabric whose spine reboots (root)
+demo-lab: $(VENV)/.torch ## Train over an SRv6 fabric of network namespaces whose spine reboots (root)
 	@$(BIN)/softmrc demo --lab
 
-demo-gpu: build ## Train with NCCL on a GPU over our plugin while its planes break (torch with CUDA in .venv)
+demo-gpu: build ## Train with NCCL over the plugin while its planes fail (GPU; torch with CUDA in .venv)
 	@$(BIN)/softmrc demo --gpu
 
-test: test-programs ## Run the tests that need no other processes: on every change
+test: test-programs ## Run the first tier of tests: no other processes, minutes; on every change
 	$(BIN)/python -m pytest -n $(JOBS) -m '$(FIRST_TIER)'
 
-test-rest: test-programs ## Run what `make test` leaves out: processes, namespaces, pages, models
+test-rest: test-programs ## Run the second tier of tests: processes, namespaces, documentation, models
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not nightly and not ($(FIRST_TIER))'
 
-test-all: test test-rest ## Run both: before merging
+test-all: test test-rest ## Run both tiers: before merging
 
-test-nightly: test-all build/plain/trace ## Run everything: many seeds, sanitizers, fuzzers, other torch versions, soak, aarch64, wheels
+test-nightly: test-all build/plain/trace ## Run everything: many seeds, sanitizers, fuzzers, torch versions, soak, aarch64, wheels
 	$(BIN)/python -m pytest -n $(JOBS) -m nightly
 	SOFTMRC_SWARM_SEEDS=4000 SOFTMRC_GROUP_SEEDS=1500 $(BIN)/python -m pytest -n $(JOBS) tests/swarm tests/collectives/test_sittings.py
 	$(MAKE) sanitize sanitize-threads fuzz test-torch soak arm64 wheel wheel-arm64
 
-test-torch: $(VENV)/.test ## Run tests/torch with other versions of torch: make test-torch TORCH='2.10.0 2.15.0'
+test-torch: $(VENV)/.test ## Run tests/torch with other torch versions: make test-torch TORCH='2.10.0 2.15.0'
 	@for version in $(TORCH); do \
 	  $(PIP) install --target build/torch-$$version torch==$$version && \
 	  PYTHONPATH=$(CURDIR)/build/torch-$$version $(BIN)/python -m pytest -n $(JOBS) -m 'not nightly' tests/torch || exit 1; done
@@ -66,10 +66,11 @@ tools: ## Install the programs that some tests and commands need (Debian, root)
 torch-suite: $(VENV)/.test ## Run torch's own distributed tests on our backend and on Gloo, and compare
 	$(BIN)/python -m tests.torch_suite.suite
 
-lint: $(VENV)/.dev ## Check style and types
+lint: $(VENV)/.dev ## Check style, types, retired words and C++ (clang-tidy)
 	$(BIN)/ruff check src benchmarks tests tools examples
 	$(BIN)/ruff format --check -q src benchmarks tests
 	$(BIN)/mypy
+	$(BIN)/python tools/words.py
 	$(BIN)/python tools/lint_cpp.py $(JOBS)
 
 format: $(VENV)/.dev ## Format Python and C++
@@ -86,13 +87,13 @@ figures: build ## Run the benchmarks and write docs/evidence/benchmarks.md: make
 sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(BIN)/python tools/sanitize.py address $(SANITIZE_TESTS)
 
-sanitize-short: ## The core's own tests with both, and the fuzzers ten seconds each where clang is; needs no Python
+sanitize-short: ## Run the core's tests with both sanitizers, and each fuzzer for ten seconds; needs no Python
 	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS) sanitize
 
-sanitize-threads: $(VENV)/.test ## Run what has threads with ThreadSanitizer
+sanitize-threads: $(VENV)/.test ## Run the tests of threads with ThreadSanitizer
 	$(BIN)/python tools/sanitize.py thread $(THREAD_TESTS)
 
-fuzz: ## Run the fuzzers, SECONDS each (needs clang)
+fuzz: ## Run each fuzzer for SECONDS (needs clang)
 	@command -v clang++ >/dev/null || { echo "Fuzzing needs clang++ (on Debian: apt install clang)."; exit 1; }
 	@cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSOFTMRC_FUZZ=ON -DSOFTMRC_SANITIZE=address >/dev/null
 	@cmake --build build/fuzz -j $(JOBS)
@@ -100,13 +101,13 @@ fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
 	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
 
-wheel: ## Build sdists and manylinux wheels into dist/, and try them in clean environments
+wheel: ## Build sdists and manylinux wheels into dist/, and test them in clean environments
 	@$(PYTHON) tools/wheel.py
 
-wheel-check: ## The same with one Python, and quickly
+wheel-check: ## Build and test the wheel of one Python only
 	@$(PYTHON) tools/wheel.py --quick
 
-wheel-arm64: ## A wheel of Python 3.11 for aarch64, tried under QEMU
+wheel-arm64: ## Build a Python 3.11 wheel for aarch64, and test it under QEMU
 	@$(PYTHON) tools/wheel_arm64.py
 
 docs: $(VENV)/.docs ## Build the documentation site, site/index.html, and check its links
@@ -115,19 +116,19 @@ docs: $(VENV)/.docs ## Build the documentation site, site/index.html, and check 
 docs-serve: docs ## Build the documentation site and serve it at http://127.0.0.1:8000
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
 
-arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare with this machine
+arm64: ## Build the core for aarch64, run its tests under QEMU, and compare with this machine
 	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS)
 
-spec-map: $(VENV)/.built ## Write docs/reference/spec-coverage.md
+spec-map: $(VENV)/.built ## Write docs/reference/spec-coverage.md: each protocol rule with its code and test
 	$(BIN)/python tools/spec_map.py
 
-api: $(VENV)/.built ## Write docs/reference/api.md
+api: $(VENV)/.built ## Write docs/reference/api.md from docstrings
 	$(BIN)/python tools/api.py
 
 cli-reference: $(VENV)/.built ## Write the reference of the commands from their help
 	$(BIN)/python tools/cli_reference.py
 
-settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/reference/configuration.md and src/softmrc/engine/counters.py
+settings: $(VENV)/.built ## Write the settings and counters that the core declares: Python classes and docs/reference/configuration.md
 	$(BIN)/python tools/settings.py
 	$(BIN)/python tools/formats.py
 	$(BIN)/python tools/counters.py
@@ -135,23 +136,23 @@ settings: $(VENV)/.built ## Write src/softmrc/config/settings.py, docs/reference
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)
 
-answers: build ## Ask every scenario its question and write docs/evidence/scenario-answers.md
+answers: build ## Run every scenario and write docs/evidence/scenario-answers.md
 	$(BIN)/python tools/answers.py
 
-paper: build ## Run the published experiments, beside RoCE, and write docs/evidence/results.md
+paper: build ## Run the published experiments, also with RoCE, and write docs/evidence/results.md
 	$(BIN)/python tools/paper.py
 
-soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
+soak: build ## Inject random faults over real sockets for an hour (SOAK_SECONDS=...)
 	$(BIN)/python -P -m softmrc_bench.soak $(SOAK_SECONDS) $(SEED)
 
-openssl: ## Build a recent libcrypto, and the extension with it: sealed packets go faster than with an old system's
+openssl: ## Build with a recent libcrypto: encryption is faster than with an old system's
 	@mkdir -p build/openssl
 	@$(PYTHON) tools/libcrypto.py > build/openssl/made && mv build/openssl/made build/openssl/used
 	@$(MAKE) --no-print-directory build
 
-build: $(VENV)/.built $(VENV)/.bench ## Install softmrc and softmrc-bench into .venv, as they are edited
+build: $(VENV)/.built $(VENV)/.bench ## Install softmrc and softmrc-bench into .venv, editable
 
-clean: ## Remove everything that make made
+clean: ## Remove everything that make built
 	rm -rf $(VENV) build dist site
 
 $(VENV)/.made:
@@ -170,7 +171,7 @@ $(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@$(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(INSTALL) --config-settings=build-dir=$(DEV) -e .
 	@touch $@
 
-# A distribution of its own, whose extension needs nothing of the core.
+# A separate distribution, whose extension needs nothing of the core.
 $(VENV)/.bench: benchmarks/CMakeLists.txt benchmarks/pyproject.toml $(wildcard benchmarks/native/*) | $(VENV)/.built
 	@echo "Building the benchmarks ..."
 	@$(INSTALL) --no-deps --config-settings=build-dir=$(CURDIR)/build/bench -e benchmarks

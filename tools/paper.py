@@ -97,7 +97,7 @@ def steady(r: Result, start_us: float, end_us: float) -> float:
 
 
 def dip(r: Result) -> str:
-    """Goodput before, meanwhile and at its lowest, as shares of what the links carry."""
+    """Goodput before, during and at its lowest, as shares of what the links carry."""
     if not r.verdict:
         return ended(r)
     first, last = fault_times_us(r)
@@ -138,7 +138,7 @@ def flaps(r: Result) -> str:
 
 
 def host_share(host_of: Callable[[Result], np.ndarray]) -> Callable[[Result], str]:
-    """The rate of the hosts that a fault hits, after it, beside the rate of the others."""
+    """The rate of the hosts that a fault hits, after it, and the rate of the others."""
 
     def show(r: Result) -> str:
         if not r.verdict:

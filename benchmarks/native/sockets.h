@@ -1,5 +1,5 @@
 // What plain UDP does on this machine, to measure the driver against: messages of one size by sendmmsg and recvmmsg on
-// connected sockets, no protocol. Whether a message is one packet or a train is an option of the caller's sockets.
+// connected sockets, no protocol. Whether a message is one packet or a GSO batch is an option of the caller's sockets.
 #pragma once
 
 #include <cstdint>

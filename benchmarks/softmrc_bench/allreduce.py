@@ -210,7 +210,7 @@ class _Links:
         self.lab = lab
 
     def ours(self, store: str, links: int) -> BenchRanks:
-        # What one link's queue still holds when the other is gone: 1.6 ms of all links; half a train in a row.
+        # What one link's queue still holds when the other is gone: 1.6 ms of all links; half a GSO batch in a row.
         rate_bps = links * LINK_MBPS * 1_000_000
         settings = json.dumps({"rate_bps": rate_bps, "window_bytes": rate_bps // 8 // 625, "quantum": 22})
         module = python_command("softmrc_bench.ranks", store)

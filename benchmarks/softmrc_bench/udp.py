@@ -31,7 +31,7 @@ DEPTH = 16
 LOOPBACK = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
 SECRET = "of the benchmark"  # for planes that are not on loopback
 RAW_PACKET = 4136  # what a payload of 4 096 bytes makes on the wire
-TRAIN = (4 * 16_360, 16_360)  # the longest that a send takes in packets as long as ours, and one of them
+GSO_BATCH = (4 * 16_360, 16_360)  # the longest that a send takes in packets as long as ours, and one of them
 UDP_SEGMENT = 103
 
 TITLE = "Real sockets, two processes"
@@ -235,7 +235,7 @@ def _goodput(rounds: int, seconds: float) -> dict[str, Any]:
         rows = []
         for _ in range(rounds):
             tcp, ours, bare = tcp_gbps(three, host, seconds, HOT), plain.gbps(seconds), no_icrc.gbps(seconds)
-            rows.append((ours, tcp, bare, raw_gbps(three, host, seconds, *TRAIN)))
+            rows.append((ours, tcp, bare, raw_gbps(three, host, seconds, *GSO_BATCH)))
         plain.close()
         no_icrc.close()
     return {
