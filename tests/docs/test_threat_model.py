@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from softmrc import _core
-from softmrc.collectives.store_rendezvous import StoreRendezvous
+from softmrc.collectives.store_rendezvous import OLDER_UNPROVED_S, UNPROVED_S, StoreRendezvous
+from softmrc.config import DeviceConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -68,3 +69,12 @@ def test_every_test_in_a_sentence_exists() -> None:
 def test_the_versions_are_those_of_the_code() -> None:
     last = re.findall(r"^\| [\d.]+ \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)[-1]
     assert tuple(map(int, last)) == (_core.HANDSHAKE_VERSION, _core.WIRE_VERSION, StoreRendezvous.VERSION)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    config = DeviceConfig()
+    assert f"after {UNPROVED_S:g} s ({OLDER_UNPROVED_S:g} s for a nonce" in PAGE
+    assert f"a process holds {config.max_pending}, and the oldest" in PAGE
+    assert f"({config.max_pending_per_address} from that client's address)" in PAGE
+    assert f"hold {config.max_connections_per_address:,} (`max_connections_per_address`)" in PAGE
+    assert f"all peers together {config.max_connections:,}" in PAGE
