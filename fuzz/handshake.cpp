@@ -72,7 +72,7 @@ struct End {
   Bytes said, heard;
   bool is_over = false;
   bool has_offer = false;  // the other's
-  std::string told;        // to the other, when this one ended it
+  std::string refusal;     // sent to the other
 };
 
 class Middle {
@@ -141,8 +141,8 @@ class Middle {
       const bool is_in_session = end.handshake.is_authenticated() &&
                                  (to == 1 || end.has_offer || end.credentials.kind != Credentials::Kind::key);
       if (words.starts_with("refused: ") && is_in_session && !is_open())
-        expect(words == "refused: " + ends_[1 - to]->told);
-      end.told = why.told.substr(0, 200);
+        expect(words == "refused: " + ends_[1 - to]->refusal);
+      end.refusal = why.message_to_peer.substr(0, 200);
       end.handshake.refuse(why);
       end.is_over = true;
     }

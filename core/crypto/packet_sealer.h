@@ -35,7 +35,7 @@ class PacketSealer {
   PacketSealer(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const KeyUpdatePolicy& key_update,
                std::shared_ptr<const ForkGuard> guard);
 
-  // `packet` holds the headers that stay in the clear; it has room behind them for KEY, for the header's tag where
+  // `packet` holds the headers that stay in the clear; it has space behind them for KEY, for the header's tag where
   // there is something to hide, for that, and for the tag. Returns the size of all.
   std::size_t seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding);
 

@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <deque>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,30 +15,15 @@
 #include <string>
 #include <vector>
 
+#include "host/admission.h"
 #include "host/handshake_io.h"
-#include "host/settings.h"
 
 namespace softmrc::host {
-
-struct AcceptorLimits {
-  std::chrono::milliseconds handshake{10'000};  // for all of one, from the first byte to the last
-  std::uint32_t pending = 256;                  // handshakes of those who are not authenticated; as many of others
-  std::uint32_t pending_per_address = 64;       // likewise
-  std::uint32_t connections = 8192;             // that were accepted and are not closed
-  std::uint32_t connections_per_address = 2048;
-};
-
-AcceptorLimits limits_of(const DeviceSettings& settings);
-
-class Acceptor;
 
 // The handshakes and accepted connections of all acceptors of a process.
 class AcceptorRegistry {
  public:
-  struct Counts {
-    std::size_t pending = 0, authenticated = 0, connections = 0;
-  };
-  Counts counts() const;
+  Admission::Counts counts() const;
 
   // Around a fork: what is being done to acceptors is done first, and a child closes its copies.
   void before_fork() { mutex_.lock(); }
@@ -51,26 +35,23 @@ class AcceptorRegistry {
 
   mutable std::mutex mutex_;  // also of what acceptors know of their handshakes
   std::set<Acceptor*> acceptors_;
-  std::map<std::string, std::uint32_t> connections_;  // by address
+  Admission admission_;
 };
 
 // One accepted connection, as long as it lives.
 class AcceptedSlot {
  public:
-  AcceptedSlot(std::shared_ptr<AcceptorRegistry> registry, std::string origin);
+  explicit AcceptedSlot(std::shared_ptr<AcceptorRegistry> registry) : registry_(std::move(registry)) {}
   ~AcceptedSlot();
   AcceptedSlot(const AcceptedSlot&) = delete;
   AcceptedSlot& operator=(const AcceptedSlot&) = delete;
 
  private:
-  std::shared_ptr<AcceptorRegistry> registry_;
-  std::string origin_;
-};
+  friend class Acceptor;
 
-// TCP sockets that listen at the same port of these addresses; at the first of them without fail. Throws HostError, and
-// DeviceError where the system is short of something.
-std::vector<UniqueFd> listen_at(const std::vector<wire::Address>& addresses, std::uint32_t scope_id,
-                                std::uint16_t& port);
+  std::shared_ptr<AcceptorRegistry> registry_;
+  std::string origin_;  // empty: it counts as none yet
+};
 
 class Acceptor {
  public:
@@ -83,20 +64,20 @@ class Acceptor {
       ready,       // it found that `mtu` gets through: `finish`
       finished,    // it is connected: `take` it
       ended,       // it was refused after it had been identified, or had made an offer: what was made for it can go
-      refused      // somebody was turned away: `words` say who and why
+      refused      // a client was refused: `words` say which and why
     };
     Kind kind;
     std::uint64_t id = 0;
     std::uint32_t mtu = 0;
     Bytes content = {};
     std::string words = {};
-    bool is_busy = false;  // it was told to try again
+    bool is_busy = false;  // it may try again
   };
 
-  // Clients that were turned away, counted before they are told.
+  // Clients that were refused, counted before the refusal is sent.
   struct Refusals {
     std::uint64_t count = 0;
-    std::uint64_t busy = 0;           // of these, told to try again
+    std::uint64_t busy = 0;           // of these, may try again
     std::deque<std::string> reasons;  // the last ones, oldest first
   };
 
@@ -109,7 +90,7 @@ class Acceptor {
   };
 
   // Throws DeviceError.
-  Acceptor(std::vector<UniqueFd> listening, Credentials own, AcceptorLimits limits,
+  Acceptor(std::vector<UniqueFd> listening, const Credentials& own, AcceptorLimits limits,
            std::shared_ptr<AcceptorRegistry> registry);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
@@ -149,12 +130,9 @@ class Acceptor {
   struct Pending {
     Pending(UniqueFd socket, const Credentials& own) : io(std::move(socket), Handshake::Role::listener, own) {}
     HandshakeIo io;
-    std::string origin;
-    Clock::time_point since, until;  // of this step; of the handshake
-    bool is_known = false;           // the application has been told of it
-    bool is_offered = false;         // it has made an offer
-    bool is_ready = false;           // it takes itself for connected
-    bool is_refused = false;         // and stays until it has heard why
+    Clock::time_point until;
+    bool is_known = false;    // to the application
+    bool is_refused = false;  // and stays until it has read why
     bool is_finished = false;
     std::uint32_t events = 0;  // that are waited for
   };
@@ -165,8 +143,11 @@ class Acceptor {
   void attend(std::uint64_t id);
   void advance(Table::iterator at);
   void expire();
-  void make_room(const Table::value_type& newest);
-  bool evict_oldest(bool is_offered, const std::string* origin = nullptr, std::uint64_t newest = 0);
+  Admission& admission() const { return registry_->admission_; }
+  Admission::Key key(std::uint64_t id) { return {this, id}; }
+  void make_way_for(std::uint64_t newest);
+  bool drop_oldest(bool is_authenticated);
+  bool drop(const Admission::Key& one);
   void end(Table::iterator at, const HandshakeRefused& why, bool at_once);
   void erase(Table::iterator at);
   void report(std::string words, bool is_busy);
@@ -178,6 +159,7 @@ class Acceptor {
   const AcceptorLimits limits_;
   const std::shared_ptr<AcceptorRegistry> registry_;
   PollSet waits_;
+  UniqueFd wake_;  // readable when another acceptor has dropped a handshake of this one
   std::vector<UniqueFd> listening_;
   Table pending_;
   std::vector<Event> events_;

@@ -20,7 +20,7 @@ const sockaddr* raw(const udp::Destination& to) { return reinterpret_cast<const 
 
 }  // namespace
 
-Connector::Connector(std::vector<DialCandidate> ways, Credentials own)
+Connector::Connector(std::vector<DialCandidate> ways, const Credentials& own)
     : own_(own), left_(std::make_move_iterator(ways.begin()), std::make_move_iterator(ways.end())) {
   if (left_.empty()) throw HostError("there is no address to connect to");
 }
@@ -55,10 +55,29 @@ void Connector::refuse(const HandshakeRefused& why) {
   if (io_) io_->refuse(why);
 }
 
+// A socket that is closed leaves the set by itself only where no forked child has a copy.
+void Connector::drop_attempts() {
+  for (const auto& [number, attempt] : trying_) waits_.remove(attempt.socket.get());
+  trying_.clear();
+  left_.clear();
+}
+
 void Connector::close() {
+  drop_attempts();
+  if (io_) waits_.remove(io_->fd());
+  io_.reset();
+}
+
+void Connector::close_after_fork() {
+  waits_.close();
   trying_.clear();
   left_.clear();
   io_.reset();
+}
+
+UniqueFd Connector::take_socket() {
+  waits_.remove(connected().fd());
+  return io_->take_socket();
 }
 
 // A refusal says more than silence.
@@ -113,8 +132,7 @@ void Connector::settle(std::uint64_t number) {
   socklen_t size = sizeof error;
   if (getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   if (error == 0) {
-    trying_.clear();
-    left_.clear();
+    drop_attempts();
     io_.emplace(std::move(attempt.socket), Handshake::Role::connector, own_);
     events_ = io_->events() | EPOLLOUT;
     waits_.add(io_->fd(), events_, of_handshake);

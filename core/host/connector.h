@@ -5,8 +5,6 @@
 #include <chrono>
 #include <deque>
 #include <map>
-#include <string>
-#include <vector>
 
 #include "host/handshake_io.h"
 
@@ -36,7 +34,7 @@ class Connector {
   static constexpr std::chrono::milliseconds head_start{100};
 
   // Throws HostError and DeviceError.
-  Connector(std::vector<DialCandidate> ways, Credentials own);
+  Connector(std::vector<DialCandidate> ways, const Credentials& own);
 
   // Readable when there is something to do.
   int fd() const { return waits_.fd(); }
@@ -57,8 +55,10 @@ class Connector {
   void refuse(const HandshakeRefused& why);
   // Everything is sent, and the handshake is done.
   bool is_done() const { return io_ && io_->is_done(); }
-  UniqueFd take_socket() { return connected().take_socket(); }
+  UniqueFd take_socket();
   void close();
+  // In a forked child: closes the copies, and leaves the parent's set of descriptors as it is.
+  void close_after_fork();
 
  private:
   struct Attempt {
@@ -74,6 +74,7 @@ class Connector {
   void begin(const DialCandidate& way);
   void settle(std::uint64_t number);
   void note(int error);
+  void drop_attempts();
 
   const Credentials own_;
   PollSet waits_;

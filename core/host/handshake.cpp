@@ -38,7 +38,7 @@ std::string shown(std::span<const std::uint8_t> words) {
 Bytes refusal_body(const HandshakeRefused& why) {
   ByteWriter out;
   out.number(static_cast<std::uint8_t>(why.is_busy));
-  out.raw(bytes_of(why.told).first(std::min(why.told.size(), longest_words)));
+  out.raw(bytes_of(why.message_to_peer).first(std::min(why.message_to_peer.size(), longest_words)));
   return out.take();
 }
 
@@ -59,7 +59,7 @@ const char* name_of(Credentials::Kind kind) {
     case Credentials::Kind::secret: return "a secret";
     case Credentials::Kind::key: break;
   }
-  return "a key of its own";
+  return "a key";
 }
 
 crypto::NoisePattern pattern_of(Credentials::Kind kind) {
@@ -81,13 +81,13 @@ Credentials Credentials::of_secret(std::span<const std::uint8_t> secret, std::sp
   return made;
 }
 
-Handshake::Handshake(Role role, const Credentials& own) : role_(role), own_(own) {
-  if (own_.kind != Credentials::Kind::none) {
+Handshake::Handshake(Role role, const Credentials& own) : role_(role), kind_(own.kind) {
+  if (kind_ != Credentials::Kind::none) {
     check_libcrypto();
     ByteWriter prologue;
     prologue.raw(bytes_of("softmrc handshake"));
     prologue.raw(hello());
-    noise_.emplace(pattern_of(own_.kind), role_ == Role::connector, prologue.take(), own_.value);
+    noise_.emplace(pattern_of(kind_), role_ == Role::connector, prologue.take(), own.value);
   }
   if (role_ != Role::connector) return;
   ByteWriter out;
@@ -97,7 +97,6 @@ Handshake::Handshake(Role role, const Credentials& own) : role_(role), own_(own)
 }
 
 Handshake::~Handshake() {
-  crypto::secure_zero(own_.value.data(), own_.value.size());
   if (exporter_) crypto::secure_zero(exporter_->data(), exporter_->size());
 }
 
@@ -107,7 +106,7 @@ Bytes Handshake::hello() {
   out.raw(magic);
   out.number(handshake_version);
   out.number(wire_version);
-  out.number(static_cast<std::uint8_t>(own_.kind));
+  out.number(static_cast<std::uint8_t>(kind_));
   return out.take();
 }
 
@@ -169,9 +168,9 @@ void Handshake::parse() {
 }
 
 void Handshake::handle(std::uint8_t kind, std::span<const std::uint8_t> body) {
-  if (kind == frame_refusal && (!is_confirmed_ || own_.kind == Credentials::Kind::none)) raise_refusal(body);
+  if (kind == frame_refusal && (!is_confirmed_ || kind_ == Credentials::Kind::none)) raise_refusal(body);
   if (kind == frame_session && session_) return on_session(body);
-  if (kind == frame_session && own_.kind == Credentials::Kind::none && step_ > Step::identified) {
+  if (kind == frame_session && kind_ == Credentials::Kind::none && step_ > Step::identified) {
     ByteReader in(body);
     const auto step = in.number<std::uint8_t>();
     return on_step(step, in.rest());
@@ -195,10 +194,12 @@ void Handshake::check_hello(ByteReader& in) const {
   if (wire != wire_version) differs("packets", wire, wire_version);
   const auto kind = in.number<std::uint8_t>();
   if (kind > static_cast<std::uint8_t>(Credentials::Kind::key)) throw HandshakeRefused(another_protocol);
-  if (static_cast<Credentials::Kind>(kind) != own_.kind) {
-    const std::string its = name_of(static_cast<Credentials::Kind>(kind)), ours = name_of(own_.kind);
-    throw HandshakeRefused("uses " + its + " and this side " + ours + "; give both the same",
-                           "you use " + its + " and this side " + ours + "; give both the same");
+  if (static_cast<Credentials::Kind>(kind) != kind_) {
+    const std::string its = name_of(static_cast<Credentials::Kind>(kind)), ours = name_of(kind_);
+    constexpr const char* remedy =
+        ": set the same secret (SOFTMRC_SECRET) on both sides, or a key (SOFTMRC_IDENTITY) on both";
+    throw HandshakeRefused("has set " + its + ", this side has set " + ours + remedy,
+                           "your side has set " + its + ", its side has set " + ours + remedy);
   }
 }
 
@@ -208,7 +209,7 @@ void Handshake::on_hello(std::span<const std::uint8_t> body) {
   Bytes none;
   if (!noise_) in.end();
   else if (!noise_->read(in.rest(), none) || !none.empty()) {
-    if (own_.kind == Credentials::Kind::secret)
+    if (kind_ == Credentials::Kind::secret)
       throw HandshakeRefused("does not know the secret", "the secret is not the same on both sides");
     throw HandshakeRefused("sent no usable key", "you sent no usable key");
   }
@@ -227,7 +228,7 @@ void Handshake::on_hello(std::span<const std::uint8_t> body) {
 
 void Handshake::on_confirm(std::span<const std::uint8_t> body) {
   Bytes none;
-  if (own_.kind == Credentials::Kind::secret) {
+  if (kind_ == Credentials::Kind::secret) {
     if (!session_->receive.open({}, body, none) || !none.empty())
       throw HandshakeRefused("does not know the secret", "the secret is not the same on both sides");
   } else if (noise_) {
@@ -242,8 +243,8 @@ void Handshake::on_confirm(std::span<const std::uint8_t> body) {
 
 void Handshake::identify() {
   // With keys a listener has no session before it has been sent the last message of Noise.
-  is_confirmed_ = role_ == Role::listener || own_.kind != Credentials::Kind::key;
-  if (own_.kind == Credentials::Kind::key) peer_key_ = noise_->remote_static();
+  is_confirmed_ = role_ == Role::listener || kind_ != Credentials::Kind::key;
+  if (kind_ == Credentials::Kind::key) peer_key_ = noise_->remote_static();
   step_ = Step::identified;
   event_ = Event::identified;
 }
@@ -253,7 +254,7 @@ void Handshake::allow() {
   step_ = Step::offer;
   if (role_ == Role::connector) {
     Bytes body;
-    if (own_.kind == Credentials::Kind::secret) session_->send.seal({}, {}, body);
+    if (kind_ == Credentials::Kind::secret) session_->send.seal({}, {}, body);
     else if (noise_) {
       body = noise_->write({});
       session_ = noise_->take_session();
@@ -284,7 +285,7 @@ void Handshake::finish(bool is_narrowed) {
 }
 
 void Handshake::refuse(const HandshakeRefused& why) {
-  if (why.told.empty()) return;
+  if (why.message_to_peer.empty()) return;
   if (session_) send(step_refusal, refusal_body(why));
   else send_frame(frame_refusal, refusal_body(why));
 }

@@ -42,18 +42,19 @@ struct Credentials {
   Kind kind = Kind::none;
   crypto::Secret value{};  // made of the secret; or the private key
 
+  ~Credentials() { crypto::secure_zero(value.data(), value.size()); }
   // `token` is known to the two ends of one connection only (NCCL's handle), and may be empty. Throws HostError in a
   // build without libcrypto.
   static Credentials of_secret(std::span<const std::uint8_t> secret, std::span<const std::uint8_t> token = {});
   static Credentials of_key(const crypto::Secret& key) { return {Kind::key, key}; }
 };
 
-// Why a handshake ends: what is said of the peer on this side, and what the peer is told. After `is_busy` another try
-// may succeed.
+// Why a handshake ends: what this side reports of the peer, and what is sent to it. After `is_busy` another try may
+// succeed.
 struct HandshakeRefused : HostError {
-  explicit HandshakeRefused(const std::string& why, std::string told_to_peer = {}, bool busy = false)
-      : HostError(why), told(std::move(told_to_peer)), is_busy(busy) {}
-  std::string told;
+  explicit HandshakeRefused(const std::string& why, std::string to_peer = {}, bool busy = false)
+      : HostError(why), message_to_peer(std::move(to_peer)), is_busy(busy) {}
+  std::string message_to_peer;  // empty: nothing is sent
   bool is_busy;
 };
 
@@ -93,6 +94,8 @@ class Handshake {
   bool is_authenticated() const { return is_allowed_; }
   // Whether received bytes are of use now.
   bool wants_bytes() const;
+  // What the peer sends is known to be its own, and no replay: also why it refuses.
+  bool is_confirmed() const { return is_confirmed_; }
   // Whether the peer has sent anything that makes sense.
   bool has_heard() const { return step_ != Step::hello; }
   Role role() const { return role_; }
@@ -127,7 +130,7 @@ class Handshake {
   void send_frame(std::uint8_t kind, std::span<const std::uint8_t> body);
 
   const Role role_;
-  Credentials own_;
+  const Credentials::Kind kind_;
   std::optional<crypto::NoiseHandshake> noise_;
   std::optional<crypto::NoiseSession> session_;
   std::optional<crypto::Secret> exporter_;

@@ -84,7 +84,7 @@ Handshake::Event HandshakeIo::advance() {
   return event;
 }
 
-// No more than a frame at a time is taken from the kernel: what a peer sends unasked stays there.
+// No more than a frame at a time is taken from the kernel: what a peer sends out of turn stays there.
 void HandshakeIo::read() {
   std::uint8_t buffer[4096];
   while (handshake_.wants_bytes()) {

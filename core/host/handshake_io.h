@@ -54,7 +54,7 @@ class HandshakeIo {
   // Tells the peer why, as far as it can without waiting, and sends nothing more.
   void refuse(const HandshakeRefused& why);
   // After `refuse`: throws away what the peer has sent. True when it has closed the connection too, to close it sooner
-  // could take from the peer what it was told; or when it has sent more than it may.
+  // could lose the refusal on its way; or when it has sent more than it may.
   bool has_drained();
   // What to wait for: EPOLLIN, EPOLLOUT or both.
   std::uint32_t events() const;

@@ -1,4 +1,4 @@
-// JSON, for the control socket: what is asked is read, and what is answered written, in one line.
+// JSON, for the control socket: requests are read, and answers written, in one line.
 #pragma once
 
 #include <concepts>

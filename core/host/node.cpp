@@ -1,6 +1,7 @@
 #include "host/node.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "crypto/cipher_choice.h"
 #include "host/denylist.h"
@@ -166,7 +167,12 @@ Offer Node::offer(std::span<const LocalQp> ends, Bytes more) {
   return offer;
 }
 
-void Node::check(const Offer& offer) { check_offer(offer, {planes_, {}, settings_.icrc, is_sealed_}); }
+void Node::check(const Offer& offer) {
+  LocalEnd own{planes_, {}, settings_.icrc, is_sealed_};
+  for (std::uint32_t lane = 0; lane < device_->lanes(); ++lane)
+    std::ranges::copy(reachable_at(lane), std::back_inserter(own.reached_at));
+  check_offer(offer, own);
+}
 
 void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives,
                    const std::optional<crypto::Secret>& root, bool is_connector) {

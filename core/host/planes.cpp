@@ -32,7 +32,7 @@ std::optional<wire::Address> parse(const std::string& text) {
 }
 
 // Where a wrong name was, and which ones would be right.
-std::string told(const std::string& why) {
+std::string hint_of(const std::string& why) {
   std::set<std::string> names;
   struct if_nameindex* const all = if_nameindex();
   for (const auto* one = all; one && one->if_index; ++one) names.insert(one->if_name);
@@ -45,7 +45,7 @@ std::string told(const std::string& why) {
 
 LocalPlane of_interface(const std::string& name, const std::string& why, std::vector<udp::LocalAddress> local) {
   if (if_nametoindex(name.c_str()) == 0)
-    throw HostError("no interface " + name + ", and '" + name + "' is no address either" + told(why));
+    throw HostError("no interface " + name + ", and '" + name + "' is no address either" + hint_of(why));
   std::erase_if(local, [&](const udp::LocalAddress& one) { return one.interface != name; });
   if (local.empty()) throw HostError("interface " + name + " has no address" + (why.empty() ? "" : ", " + why));
   const auto rank = [](const udp::LocalAddress& one) { return 2 * is_link_local(one.address) + !one.address.is_v4; };
@@ -61,7 +61,7 @@ LocalPlane find(const std::string& name, const std::string& why) {
   const std::optional<wire::Address> address = parse(name.substr(0, percent));
   if (!address) return of_interface(name, why, local);
   if (!interface.empty() && if_nametoindex(interface.c_str()) == 0)
-    throw HostError("no interface " + interface + " (plane " + name + ")" + told(why));
+    throw HostError("no interface " + interface + " (plane " + name + ")" + hint_of(why));
   for (const udp::LocalAddress& one : local)
     if (one.address == *address && (interface.empty() || interface == one.interface))
       return {*address, interface, one.interface, one.mtu};

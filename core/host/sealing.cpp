@@ -93,7 +93,7 @@ KeyShare::KeyShare() {
     const std::uint64_t bits = random_bits();
     std::memcpy(own.data() + i, &bits, 8);
   }
-  told = crypto::x25519_public(own);
+  public_key = crypto::x25519_public(own);
 }
 
 KeyShare::~KeyShare() { forget(); }
@@ -111,8 +111,8 @@ crypto::Secret shared_root(const KeyShare& ours, const crypto::Secret& theirs, s
   Text text;
   text.reserve(3 * shared.value.size() + secret.size());  // in one place, which can be wiped
   add(text, shared.value);
-  add(text, std::min(ours.told, theirs));
-  add(text, std::max(ours.told, theirs));
+  add(text, std::min(ours.public_key, theirs));
+  add(text, std::max(ours.public_key, theirs));
   add(text, secret);
   const crypto::Secret root = crypto::hmac_sha256(salt, text);
   crypto::secure_zero(text.data(), text.size());

@@ -31,7 +31,7 @@ udp::SealKeys packet_keys(const crypto::Secret& root, bool is_first, const KeyEn
 // An X25519 key pair of one rank, for one group.
 struct KeyShare {
   crypto::Secret own{};  // the private half
-  crypto::Secret told{};
+  crypto::Secret public_key{};
 
   KeyShare();
   ~KeyShare();

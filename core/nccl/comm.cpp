@@ -206,13 +206,13 @@ std::uint64_t Comm::resent() const {
   return sum;
 }
 
-// Who waits sends nothing, and would never miss an answer: so it asks, with a message without bytes.
+// A receiver sends nothing, and would not notice that its peer is gone: so it probes, with a message without bytes.
 void Comm::check_peer(proto::Endpoint& engine, Time now, std::uint32_t end) {
   if (end != 0 || is_probing_ || has_failed() || !is_waiting()) return;
   if (now - Time{last_heard_ps_.load(std::memory_order_relaxed)} < probe_after) return;
-  proto::WorkRequest question;
-  question.wr_id = probe_id;
-  is_probing_ = engine.post_write(now, qps_[0].qpn, question) == proto::PostStatus::ok;
+  proto::WorkRequest probe;
+  probe.wr_id = probe_id;
+  is_probing_ = engine.post_write(now, qps_[0].qpn, probe) == proto::PostStatus::ok;
 }
 
 }  // namespace softmrc::nccl

@@ -27,7 +27,7 @@ namespace softmrc::nccl {
 
 constexpr std::uint32_t slots = 64;              // requests of a comm that may be under way
 constexpr std::uint32_t max_parts = 8;           // of a message, each at another end
-constexpr std::uint32_t max_posted = slots + 1;  // at one end: as many, and a question
+constexpr std::uint32_t max_posted = slots + 1;  // at one end: as many, and a probe
 constexpr std::uint32_t eager_slots = 32;
 constexpr std::uint32_t eager_bytes = 8 << 10;  // of each
 constexpr std::uint32_t receives_posted = 256;

@@ -16,6 +16,10 @@ constexpr auto longest_lull = std::chrono::seconds(10);  // in a row: a connecto
 constexpr int most_rounds = 4;                           // of events, each time that a listener is polled
 constexpr auto dial_timeout = std::chrono::seconds(5);   // then all ways are tried anew
 
+std::string seconds_text(std::chrono::steady_clock::duration lasted) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(lasted).count()) + " s";
+}
+
 HandshakeRefused refusal_of(const host::HostError& why) {
   if (const auto* const refused = dynamic_cast<const HandshakeRefused*>(&why)) return *refused;
   return HandshakeRefused(why.what(), why.what());
@@ -38,7 +42,8 @@ CommListener::CommListener(std::vector<host::UniqueFd> listening, const host::Cr
     : acceptor_(std::move(listening), own, limits, std::move(registry)), make_(std::move(make)), patience_(patience) {}
 
 std::unique_ptr<Party> CommListener::poll(const Log& log) {
-  // What follows from an answer comes at once, as a rule; strangers come without end, and must not keep the caller.
+  // What follows from an answer comes at once, as a rule; clients that are refused may come without end, and must not
+  // keep the caller.
   std::vector<host::Acceptor::Event> events = acceptor_.poll();
   for (int round = 0; round < most_rounds && !events.empty(); ++round, events = acceptor_.poll())
     for (host::Acceptor::Event& event : events) handle(event, log);
@@ -110,28 +115,32 @@ void CommConnector::try_again() {
 }
 
 std::unique_ptr<Party> CommConnector::poll() {
-  asked_at_ = Clock::now();
-  if (asked_at_ < rests_until_) return nullptr;
+  polled_at_ = Clock::now();
+  if (polled_at_ < rests_until_) return nullptr;
   try {
     return advance();
   } catch (const HandshakeRefused& why) {
     const std::string words = connector_->peer() + " " + why.what();
     connector_->refuse(why);
     if (!why.is_busy) throw host::HostError(words);
-    answered_at_ = asked_at_;
+    // Anybody on the path can send a refusal before the peer is authenticated.
+    if (connector_->handshake().is_confirmed()) unproved_ = {};
+    else if (unproved_.lasts(patience_))
+      throw host::HostError(connector_->peer() + " has refused for " + seconds_text(patience_) +
+                            " without proof that it knows the secret: " + why.what());
+    answered_at_ = polled_at_;
   } catch (const host::NotReached& why) {
-    if (asked_at_ - answered_at_ >= patience_)
-      throw host::HostError(
-          udp::text_of(ways_[0].address) + " port " + std::to_string(ways_[0].port) + " has not answered for " +
-          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(asked_at_ - answered_at_).count()) +
-          " s, by any of " + host::counted(ways_.size(), "way") + ": " + why.what());
+    if (polled_at_ - answered_at_ >= patience_)
+      throw host::HostError(udp::text_of(ways_[0].address) + " port " + std::to_string(ways_[0].port) +
+                            " has not answered for " + seconds_text(polled_at_ - answered_at_) + ", by any of " +
+                            host::counted(ways_.size(), "way") + ": " + why.what());
   } catch (const host::PeerClosed& why) {
     // A peer that only closes connections is given up in time. One that has sent something, or does not poll yet, may
     // accept a later connection.
-    if (connector_->handshake().has_heard() || asked_at_ - began_ >= patience_) closed_early_ = {};
+    if (connector_->handshake().has_heard() || polled_at_ - began_ >= patience_) closed_early_ = {};
     else if (closed_early_.lasts(patience_))
       throw host::HostError(connector_->peer() + " keeps closing connections: " + why.what());
-    answered_at_ = asked_at_;
+    answered_at_ = polled_at_;
   } catch (const host::HostError& why) {
     const std::string words = (connector_ ? connector_->peer() : "the peer") + " " + why.what();
     if (connector_) connector_->refuse(refusal_of(why));
@@ -147,7 +156,7 @@ std::unique_ptr<Party> CommConnector::advance() {
   if (!connector_) {
     party_ = make_();
     connector_ = std::make_unique<host::Connector>(ways_, own_);
-    began_ = asked_at_;
+    began_ = polled_at_;
   }
   for (Handshake::Event event; (event = connector_->poll()) != Handshake::Event::none;) {
     Handshake& handshake = connector_->handshake();
@@ -163,9 +172,9 @@ std::unique_ptr<Party> CommConnector::advance() {
     connector_.reset();
     return std::move(party_);
   }
-  if (!connector_->is_connected() && asked_at_ - began_ >= std::min<Clock::duration>(dial_timeout, patience_))
+  if (!connector_->is_connected() && polled_at_ - began_ >= std::min<Clock::duration>(dial_timeout, patience_))
     throw host::NotReached(ETIMEDOUT, "nothing comes back");
-  if (connector_->is_connected() && asked_at_ - began_ >= patience_) throw host::PeerClosed("did not answer");
+  if (connector_->is_connected() && polled_at_ - began_ >= patience_) throw host::PeerClosed("did not answer");
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// How a connection of NCCL comes about: `connect` and `accept` are asked again and again, and must not wait.
+// How a connection of NCCL comes about: NCCL calls `connect` and `accept` repeatedly, and they must not wait.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace softmrc::nccl {
 
 // How long a connector tries while nothing answers at all, and how long a shortage is borne. A peer whose TCP answers
 // but which does not poll yet, because ranks of a job are not equally fast, is waited for as long as this end is
-// polled, with a new connection now and then.
+// polled, with a new connection now and then. One that only refuses, and proves nothing, is given up after as long.
 constexpr std::chrono::milliseconds connect_timeout{60'000};
 
 // Failures that follow each other closely.
@@ -38,8 +38,8 @@ class CommListener {
   CommListener(std::vector<host::UniqueFd> listening, const host::Credentials& own,
                std::shared_ptr<host::AcceptorRegistry> registry, host::AcceptorLimits limits, MakeParty make,
                std::chrono::milliseconds patience = connect_timeout);
-  // The party of a connector that has come through, if there is one; `log` is told of those that were refused. While
-  // the system is short of something, connectors are told to try again; once that has lasted for longer than a
+  // The party of a connector that has come through, if there is one; `log` gets the refusals. While
+  // the system is short of something, connectors may retry; once that has lasted for longer than a
   // connector waits, that it failed. Throws HostError, and DeviceError where nobody was accepted for as long.
   std::unique_ptr<Party> poll(const Log& log);
 
@@ -65,8 +65,12 @@ class CommConnector {
                 std::chrono::milliseconds patience = connect_timeout);
   // The party, once it is connected. Throws HostError; DeviceError where a shortage here lasts.
   std::unique_ptr<Party> poll();
+  // In a forked child: its copies of sockets.
+  void close_after_fork() {
+    if (connector_) connector_->close_after_fork();
+  }
   // It has not been polled for a long time.
-  bool is_abandoned() const { return Clock::now() > asked_at_ + 2 * patience_; }
+  bool is_abandoned() const { return Clock::now() > polled_at_ + 2 * patience_; }
 
  private:
   std::unique_ptr<Party> advance();
@@ -78,11 +82,13 @@ class CommConnector {
   const std::chrono::milliseconds patience_;
   std::unique_ptr<Party> party_;  // of the next connection
   std::unique_ptr<host::Connector> connector_;
-  Clock::time_point asked_at_ = Clock::now();
+  Clock::time_point polled_at_ = Clock::now();
   Clock::time_point answered_at_ = Clock::now();  // by the TCP of any address
   Clock::time_point began_{};                     // this try
   Clock::time_point rests_until_{};
-  FailureStreak short_, closed_early_;  // shortages here; connections that the peer closed before it had sent anything
+  // Shortages here; connections that the peer closed before it had sent anything; refusals without proof that the peer
+  // knows the secret.
+  FailureStreak short_, closed_early_, unproved_;
 };
 
 }  // namespace softmrc::nccl

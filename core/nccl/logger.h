@@ -1,4 +1,4 @@
-// What NCCL is told: through the logger that it gave us, whose last warning is what people see.
+// Messages to NCCL: through the logger that it gave us, whose last warning is what people see.
 #pragma once
 
 #include <atomic>

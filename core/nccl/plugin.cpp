@@ -11,6 +11,7 @@
 
 #include "crypto/crypto.h"
 #include "host/host_error.h"
+#include "host/listening.h"
 #include "udp/device_error.h"
 
 namespace softmrc::nccl {
@@ -60,13 +61,8 @@ Plugin& Plugin::of_process() {
 }
 
 Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
-  // What a child has are copies; if it kept them, this process's ports would outlive it.
-  pthread_atfork([] { of_process().acceptors_->before_fork(); }, [] { of_process().acceptors_->after_fork(false); },
-                 [] {
-    of_process().acceptors_->after_fork(true);
-    for (const auto& device : of_process().devices_)
-      if (device) device->node().close_after_fork();
-  });
+  pthread_atfork([] { of_process().before_fork(); }, [] { of_process().after_fork(false); },
+                 [] { of_process().after_fork(true); });
   // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement, sealed perhaps.
   // Where the process has used the library before, that has its handler of exit() already, which comes after ours.
   crypto::keep_until_the_end();
@@ -80,6 +76,24 @@ Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
     }
     shut_down(left);
   });
+}
+
+void Plugin::before_fork() {
+  connecting_.lock();
+  mutex_.lock();
+  acceptors_->before_fork();
+}
+
+// What a child has are copies; if it kept them, this process's ports and connections would outlive it.
+void Plugin::after_fork(bool is_child) {
+  acceptors_->after_fork(is_child);
+  if (is_child) {
+    for (auto& [number, connector] : connectors_) connector.close_after_fork();
+    for (const auto& device : devices_)
+      if (device) device->node().close_after_fork();
+  }
+  mutex_.unlock();
+  connecting_.unlock();
 }
 
 void Plugin::check_process() const {
@@ -139,9 +153,8 @@ void Plugin::remove_communicator() {
   check_process();
   Devices left;
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(connecting_, mutex_);
     if (communicators_ == 0 || --communicators_ > 0) return;
-    for (CommConnector* call : connectors_) delete call;
     connectors_.clear();
     left = std::exchange(devices_, {});
     settings_.reset();
@@ -221,19 +234,22 @@ SendComm* Plugin::connect(Handle& handle) {
   if (handle.magic != magic || handle.version != handle_version || handle.addresses > handle.address.size())
     throw host::HostError(
         "the peer's handle is not of this plugin, or of another version: NCCL_NET must name the same on all ranks");
-  CommConnector* call = handle.call;
+  const std::lock_guard lock(connecting_);
+  if (!connectors_.contains(handle.connector)) handle.connector = add_connector(handle);
+  return static_cast<SendComm*>(poll_connector(handle.connector).release());
+}
+
+std::uint64_t Plugin::add_connector(const Handle& handle) {
+  // The device, too, is made by the connector, which tries again where the system is short of something.
+  const auto make = [this, is_mirror = handle.process == process_] {
+    return std::make_unique<SendComm>(device(is_mirror));
+  };
+  std::vector<host::DialCandidate> ways;
+  host::Credentials own;
   {
     const std::lock_guard lock(mutex_);
-    if (!connectors_.contains(call)) call = nullptr;  // what a handle says that came from a peer is no address of ours
-  }
-  if (!call) {
-    // The device, too, is made by the call, which tries again where the system is short of something.
-    const auto make = [this, is_mirror = handle.process == process_] {
-      return std::make_unique<SendComm>(device(is_mirror));
-    };
-    const std::lock_guard lock(mutex_);
     if (!settings_) throw host::HostError("the plugin was not initialised");
-    std::vector<host::DialCandidate> ways;
+    own = credentials_of(settings_->secret, handle.token);
     for (std::uint8_t i = 0; i < handle.addresses; ++i)
       ways.push_back({from_v6(handle.address[i]), handle.port, planes_[0].scope_id()});
     // By the routes first; then over each plane, to the address that the peer has there.
@@ -244,35 +260,31 @@ SendComm* Plugin::connect(Handle& handle) {
           ways.push_back({ways[i].address, handle.port, plane.scope_id(), plane.address,
                           plane.interface.empty() ? plane.link : plane.interface});
       }
-    call = new CommConnector(std::move(ways), credentials_of(settings_->secret, handle.token), make);
-    std::erase_if(connectors_, [](CommConnector* old) {
-      const std::unique_ptr<CommConnector> taken(old->is_abandoned() ? old
-                                                                     : nullptr);  // NCCL gave up, and does not say so
-      return taken != nullptr;
-    });
-    connectors_.insert(call);
-    handle.call = call;
   }
+  std::erase_if(connectors_, [](const auto& one) { return one.second.is_abandoned(); });  // NCCL gives up silently
+  for (;;)
+    if (const std::uint64_t number = host::random_bits();
+        number != 0 && connectors_.try_emplace(number, ways, own, make).second)
+      return number;
+}
+
+// Null: not connected yet.
+std::unique_ptr<Party> Plugin::poll_connector(std::uint64_t number) {
+  const auto at = connectors_.find(number);
   try {
-    std::unique_ptr<Party> comm = call->poll();
-    if (!comm) return nullptr;
-    drop_connector(call);
-    return static_cast<SendComm*>(comm.release());
+    std::unique_ptr<Party> comm = at->second.poll();
+    if (comm) connectors_.erase(at);
+    return comm;
   } catch (...) {
-    drop_connector(call);
+    connectors_.erase(at);
     throw;
   }
 }
 
-void Plugin::drop_connector(CommConnector* call) {
-  const std::lock_guard lock(mutex_);
-  connectors_.erase(call);
-  delete call;
-}
-
 ReceiveComm* Plugin::accept(ListenComm& comm) {
   check_process();
-  // Whoever only accepts would not hear otherwise that its secret is another one. Strangers may come by the thousand.
+  // Whoever only accepts would not hear otherwise that its secret is another one. Clients that are refused may come by
+  // the thousand.
   const auto log = [this, &comm](const std::string& words) {
     const auto now = std::chrono::steady_clock::now();
     const bool is_first = now - comm.warned_at >= pause_between_warnings;

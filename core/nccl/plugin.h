@@ -2,6 +2,7 @@
 // Nothing here is ever destroyed: NCCL may unload the plugin, and fork, while threads of ours run.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,7 +35,7 @@ struct Handle {
   Token token{};
   std::uint64_t process = 0;
   std::array<wire::Ipv6, 4> address{};  // IPv4 as ::ffff:a.b.c.d
-  CommConnector* call = nullptr;
+  std::uint64_t connector = 0;          // its number in this process
 };
 static_assert(sizeof(Handle) <= handle_bytes && std::is_trivially_copyable_v<Handle>);
 
@@ -57,9 +58,9 @@ class Plugin {
   void remove_communicator();
   const Properties& properties();
 
-  // Waits a little where the system is short of something: NCCL asks once.
+  // Waits a little where the system is short of something: NCCL calls once.
   ListenComm* listen(Handle& handle);
-  // Null: ask again.
+  // Null: call again.
   SendComm* connect(Handle& handle);
   ReceiveComm* accept(ListenComm& comm);
 
@@ -73,10 +74,16 @@ class Plugin {
   void read_settings();
   std::shared_ptr<PluginDevice> device(bool is_mirror);
   ListenComm* listen_now(Handle& handle);
-  void drop_connector(CommConnector* call);
+  std::uint64_t add_connector(const Handle& handle);
+  std::unique_ptr<Party> poll_connector(std::uint64_t number);
+  void before_fork();
+  void after_fork(bool is_child);
   void check_process() const;
 
   Logger logger_;
+  std::mutex connecting_;  // for connectors_; locked before mutex_
+  // By random numbers, so that a handle of a peer, or one of a connection that has failed, names none of them.
+  std::map<std::uint64_t, CommConnector> connectors_;
   std::mutex mutex_;  // for what follows
   std::uint32_t communicators_ = 0;
   std::optional<host::HostSettings> settings_;
@@ -86,7 +93,6 @@ class Plugin {
   std::set<std::string> pci_paths_;  // all that NCCL was ever given: it keeps no copy
   Devices devices_;
   const std::shared_ptr<host::AcceptorRegistry> acceptors_ = std::make_shared<host::AcceptorRegistry>();
-  std::set<CommConnector*> connectors_;
   std::uint64_t process_;
   int pid_;
 };

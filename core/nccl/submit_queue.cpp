@@ -25,7 +25,7 @@ bool SubmitQueue::drain(proto::Endpoint& engine, Time now) {
     newest = before;
   }
   while (oldest) {
-    SendOrder* const after = oldest->next;  // once posted, it may be asked for again
+    SendOrder* const after = oldest->next;  // once posted, it may be reused
     oldest->comm->post(engine, now, *oldest);
     oldest = after;
   }

@@ -1,5 +1,5 @@
-// Carries what NCCL's threads ask for into a lane, and what happens there back to whom it belongs. Who asks only links
-// an order to a list and, if the lane sleeps, wakes it; everything else happens in the lane's own thread.
+// Carries what NCCL's threads post into a lane, and what happens there back to whom it belongs. A thread of NCCL only
+// links an order to a list and, if the lane sleeps, wakes it; everything else happens in the lane's own thread.
 #pragma once
 
 #include <atomic>

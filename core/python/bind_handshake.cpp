@@ -9,6 +9,7 @@
 #include "host/acceptor.h"
 #include "host/connect_qp.h"
 #include "host/connector.h"
+#include "host/listening.h"
 #include "python/bind.h"
 #include "python/seal_values.h"
 #include "udp/device.h"
@@ -135,9 +136,9 @@ void bind_acceptor(nb::module_& m) {
            "offer"_a)
       .def("finish", &Acceptor::finish, "id"_a, "is_narrowed"_a)
       .def("refuse",
-           [](Acceptor& a, std::uint64_t id, const std::string& why, const std::string& told, bool is_busy) {
-    a.refuse(id, HandshakeRefused(why, told, is_busy));
-  }, "id"_a, "why"_a, "told"_a, "is_busy"_a)
+           [](Acceptor& a, std::uint64_t id, const std::string& why, const std::string& message_to_peer, bool is_busy) {
+    a.refuse(id, HandshakeRefused(why, message_to_peer, is_busy));
+  }, "id"_a, "why"_a, "message_to_peer"_a, "is_busy"_a)
       .def("exporter",
            [](const Acceptor& a, std::uint64_t id) -> nb::object {
     const Handshake* const handshake = a.handshake(id);
@@ -164,7 +165,7 @@ void bind_acceptor(nb::module_& m) {
       .def("close_after_fork", &Acceptor::close_after_fork);
   m.def("handshake_counts",
         [registry] {
-    const AcceptorRegistry::Counts counts = registry->counts();
+    const Admission::Counts counts = registry->counts();
     return nb::make_tuple(counts.pending, counts.authenticated, counts.connections);
   }, "Of this process: handshakes that are not authenticated, those that are, and accepted connections.",
         nb::sig("def handshake_counts() -> tuple[int, int, int]"));
@@ -207,7 +208,7 @@ void bind_connector(nb::module_& m) {
     return way.source ? nb::object(bytes_of(*way.source)) : nb::none();
   }, nb::sig("def source(self) -> bytes | None"));
   nb::class_<Connector>(m, "Connector", "One try to reach a listener. `poll` when its descriptor is readable.")
-      .def(nb::init<std::vector<DialCandidate>, Credentials>(), "ways"_a, "credentials"_a)
+      .def(nb::init<std::vector<DialCandidate>, const Credentials&>(), "ways"_a, "credentials"_a)
       .def("fileno", &Connector::fd)
       .def("due_s", [](const Connector& c) { return left_s(c.due()); })
       .def("poll",
@@ -234,9 +235,11 @@ void bind_connector(nb::module_& m) {
       .def("ready", [](Connector& c, std::uint32_t mtu, bool waits) { c.handshake().ready(mtu, waits); }, "mtu"_a,
            "waits"_a)
       .def("refuse",
-           [](Connector& c, const std::string& why, const std::string& told) { c.refuse(HandshakeRefused(why, told)); },
-           "why"_a, "told"_a)
+           [](Connector& c, const std::string& why, const std::string& message_to_peer) {
+    c.refuse(HandshakeRefused(why, message_to_peer));
+  }, "why"_a, "message_to_peer"_a)
       .def("close", &Connector::close)
+      .def("close_after_fork", &Connector::close_after_fork)
       .def("take", [](Connector& c) {
     Handshake& handshake = c.handshake();
     return nb::make_tuple(c.take_socket().release(), to_python(handshake.goodbye()),

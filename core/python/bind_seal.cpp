@@ -52,7 +52,7 @@ void bind_seal(nb::module_& m) {
     check_available();
     new (self) host::KeyShare();
   })
-      .def_prop_ro("public", [](const host::KeyShare& share) { return to_python(share.told); })
+      .def_prop_ro("public", [](const host::KeyShare& share) { return to_python(share.public_key); })
       .def("forget", &host::KeyShare::forget, "Keys made of it cannot be made again.")
       .def("shared_with",
            [](const host::KeyShare& share, const nb::bytes& theirs, const nb::bytes& secret, const nb::bytes& salt) {

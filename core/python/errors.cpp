@@ -51,7 +51,7 @@ void register_exceptions() {
       PyErr_SetString(nb::module_::import_("softmrc.errors").attr("InternalError").ptr(), failure.what());
     } catch (const softmrc::host::HandshakeRefused& refusal) {
       const nb::object type = nb::module_::import_("softmrc.errors").attr("HandshakeError");
-      const nb::object error = type(refusal.what(), refusal.told, refusal.is_busy);
+      const nb::object error = type(refusal.what(), refusal.message_to_peer, refusal.is_busy);
       PyErr_SetObject(type.ptr(), error.ptr());
     } catch (const softmrc::host::PeerClosed& failure) {
       const nb::object type = nb::module_::import_("softmrc.errors").attr("HandshakeError");

@@ -53,12 +53,12 @@ class DeviceError(MrcError, OSError):
 
 
 class HandshakeError(Exception):
-    """Why a handshake ends: what is said of the peer here, and what the peer is told, if anything. After one that was
+    """Why a handshake ends: what this side reports of the peer, and what is sent to it, if anything. After one that was
     `busy` another try may succeed. Callers get it as a RemoteError."""
 
-    def __init__(self, reason: str, told: str = "", busy: bool = False) -> None:
+    def __init__(self, reason: str, message_to_peer: str = "", busy: bool = False) -> None:
         super().__init__(reason)
-        self.told = told
+        self.message_to_peer = message_to_peer
         self.busy = busy
 
 

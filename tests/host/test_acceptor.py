@@ -26,11 +26,15 @@ class Listening:
     """An acceptor and the events that it had, by their numbers."""
 
     def __init__(
-        self, at_once: int = 64, handshake_s: float = 10.0, credentials: _core.Credentials | None = None
+        self,
+        at_once: int = 64,
+        handshake_s: float = 10.0,
+        credentials: _core.Credentials | None = None,
+        connections: int = 1000,
     ) -> None:
         listening, self.port = _core.listen_at([bytes([127, 0, 0, 1])], 0, 0)
         self.native = _core.Acceptor(
-            listening, credentials or _core.Credentials.none(), 256, at_once, 1000, 1000, handshake_s
+            listening, credentials or _core.Credentials.none(), 256, at_once, connections, 1000, handshake_s
         )
         self.events: list[tuple[Any, ...]] = []
 
@@ -72,10 +76,17 @@ class Calling:
         self.native.offer(OFFER)
         self.native.poll()
 
-    def refusal(self) -> HandshakeError:
+    def refusal(self, listening: Listening | None = None) -> HandshakeError:
         with pytest.raises(HandshakeError) as raised:
-            self.until(HandshakeEvent.DONE)
+            self.until(HandshakeEvent.DONE, listening)
         return raised.value
+
+
+def offered(listening: Listening) -> tuple[Calling, int]:
+    """A connector that has made its offer, and its number at the acceptor."""
+    calling = Calling(listening)
+    calling.offer(listening)
+    return calling, listening.next(AcceptorEvent.OFFERED)
 
 
 @contextlib.contextmanager
@@ -87,37 +98,74 @@ def closing(*listening: Listening) -> Iterator[None]:
             one.native.close()
 
 
+@contextlib.contextmanager
+def child_with_copies() -> Iterator[None]:
+    """A forked child, which has every descriptor of now."""
+    goes_on, ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends)
+        os.read(goes_on, 1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.close(ends)
+        os.close(goes_on)
+        os.waitpid(child, 0)
+
+
 def test_a_crowd_that_has_made_offers_at_one_acceptor_keeps_nobody_from_another() -> None:
     """There are too many already, and none of them is of the acceptor that it came to."""
     first, second = Listening(at_once=1), Listening(at_once=1)
     with closing(first, second):
-        known, other = Calling(first), Calling(second)
-        known.offer(first)
-        first.next(AcceptorEvent.OFFERED)
-        other.offer(second)
-        second.next(AcceptorEvent.OFFERED)
+        known, _ = offered(first)
+        offered(second)
         assert _core.handshake_counts()[:2] == (0, 2)
         known.native.close()
 
 
-def test_the_oldest_that_has_made_an_offer_makes_room() -> None:
+def test_the_oldest_that_has_made_an_offer_is_dropped() -> None:
     listening = Listening(at_once=1)
     with closing(listening):
-        old, new = Calling(listening), Calling(listening)
-        old.offer(listening)
-        number = listening.next(AcceptorEvent.OFFERED)
-        new.offer(listening)
-        assert listening.next(AcceptorEvent.OFFERED) != number
+        old, number = offered(listening)
+        assert offered(listening)[1] != number
         assert listening.next(AcceptorEvent.ENDED) == number
         assert old.refusal().busy
 
 
-def test_who_takes_itself_for_connected_is_not_dropped() -> None:
+def test_a_connection_that_is_being_set_up_counts_as_one() -> None:
+    listening = Listening(connections=1)
+    with closing(listening):
+        (first, number), second = offered(listening), Calling(listening)
+        second.offer(listening)
+        refusal = second.refusal(listening)
+        assert refusal.busy and "too many connections" in str(refusal)
+        first.native.close()
+        assert listening.next(AcceptorEvent.ENDED) == number
+        offered(listening)
+
+
+def test_an_acceptor_is_woken_when_another_drops_its_client() -> None:
+    """Both are of one process, each with a thread of its own that sleeps until its descriptor is readable."""
+    first, second = Listening(at_once=1), Listening(at_once=1)
+    with closing(first, second), socket.create_connection(("127.0.0.1", first.port)):
+        while not first.native.pending:
+            first.poll()
+        assert select.select([first.native], [], [], 0)[0] == []
+        with socket.create_connection(("127.0.0.1", second.port)):
+            while not second.native.pending:
+                second.poll()
+            assert select.select([first.native], [], [], LIMIT_S)[0]
+            first.poll()
+            assert len(first.of_kind(AcceptorEvent.REFUSED)) == 1
+            assert select.select([first.native], [], [], 0)[0] == []
+
+
+def test_a_complete_handshake_is_not_dropped() -> None:
     listening = Listening(at_once=1)
     with closing(listening):
-        ready, late = Calling(listening), Calling(listening)
-        ready.offer(listening)
-        number = listening.next(AcceptorEvent.OFFERED)
+        (ready, number), late = offered(listening), Calling(listening)
         listening.native.answer(number, OFFER)
         ready.until(HandshakeEvent.OFFERED)
         late.until(HandshakeEvent.IDENTIFIED, listening)
@@ -147,8 +195,8 @@ def test_a_crowd_that_is_faster_than_a_clients_answer_has_it_try_again() -> None
         assert slow.refusal().busy
 
 
-def test_nobody_is_late_whose_words_were_not_looked_at_in_time() -> None:
-    """More of them than are ready at a time, after a pause of the polling thread."""
+def test_nobody_is_late_whose_bytes_were_not_read_in_time() -> None:
+    """More of them than are ready at a time, after a pause of whoever polls."""
     listening = Listening(at_once=200, handshake_s=0.5)
     with closing(listening):
         callings = [Calling(listening) for _ in range(100)]
@@ -170,7 +218,7 @@ def test_nobody_is_late_whose_words_were_not_looked_at_in_time() -> None:
         assert len(listening.of_kind(AcceptorEvent.READY)) == len(callings)
 
 
-def test_it_is_told_when_one_ends_that_was_identified() -> None:
+def test_an_identified_client_that_leaves_is_reported() -> None:
     """What was noted of it can go; it may have said nothing since."""
     ours, theirs = (_core.Credentials.of_key(os.urandom(32)) for _ in range(2))
     listening = Listening(handshake_s=0.3, credentials=ours)
@@ -186,7 +234,7 @@ def test_it_is_told_when_one_ends_that_was_identified() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "secret", "key"])
-def test_who_is_dropped_between_the_hellos_and_its_confirmation_is_told_to_come_again(kind: str) -> None:
+def test_a_client_dropped_between_hello_and_confirm_may_retry(kind: str) -> None:
     """The listener's refusal has no session to go in where keys authenticate: its end is made by the confirmation."""
     ours, theirs = {
         "none": (_core.Credentials.none(),) * 2,
@@ -210,22 +258,56 @@ def test_one_that_is_dropped_is_waited_for_no_longer_though_a_child_has_its_sock
         silent.settimeout(LIMIT_S)
         while listening.native.pending == 0:
             listening.poll()
-        goes_on, ends = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(ends)
-            os.read(goes_on, 1)
-            os._exit(0)
-        try:
+        with child_with_copies():
             listening.next(AcceptorEvent.REFUSED)
             assert silent.recv(1000)  # you took too long
             silent.shutdown(socket.SHUT_RDWR)
             listening.poll()
             assert select.select([listening.native], [], [], 0.2)[0] == []
-        finally:
-            os.close(ends)
-            os.close(goes_on)
-            os.waitpid(child, 0)
+
+
+def test_a_connector_waits_no_longer_for_attempts_that_lost_though_a_child_has_their_sockets() -> None:
+    listening = Listening()
+    with closing(listening), socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
+        at = full.getsockname()
+        held.enter_context(socket.create_connection(at))  # the queue of connections is full: no answer any more
+        ways = [DialCandidate(bytes([127, 0, 0, 1]), port) for port in (at[1], listening.port)]
+        native = _core.Connector(ways, _core.Credentials.none())
+        native.poll()
+        assert not native.is_connected
+        while native.due_s():
+            time.sleep(0.01)
+        native.poll()
+        with child_with_copies():
+            until = time.monotonic() + LIMIT_S
+            while not native.is_connected:
+                assert time.monotonic() < until
+                native.poll()
+            while native.poll() is not HandshakeEvent.IDENTIFIED:
+                listening.poll()
+            native.close()
+            full.shutdown(socket.SHUT_RDWR)  # the next SYN of the attempt that lost, a second later, is refused
+            assert select.select([native], [], [], 2.5)[0] == []
+
+
+def test_a_child_that_closes_its_copy_of_a_connector_leaves_the_parents() -> None:
+    listening = Listening()
+    with closing(listening):
+        calling = Calling(listening)
+        while not calling.native.is_connected:
+            calling.native.poll()
+        calling.native.poll()
+        child = os.fork()
+        if child == 0:
+            calling.native.close_after_fork()
+            os._exit(0)
+        os.waitpid(child, 0)
+        while not listening.native.pending:
+            listening.poll()
+        listening.poll()
+        assert select.select([calling.native], [], [], LIMIT_S)[0]
+        assert calling.native.poll() is HandshakeEvent.IDENTIFIED
+        calling.native.close()
 
 
 def test_a_connector_that_is_closed_says_so() -> None:
@@ -242,17 +324,17 @@ def test_a_connector_that_is_closed_says_so() -> None:
                 ask()
 
 
-def test_a_listener_of_nccl_returns_though_strangers_come_without_end() -> None:
+def test_a_listener_of_nccl_returns_though_refused_clients_come_without_end() -> None:
     """Each that is turned away is followed by another, before the listener is done with the first."""
     listener = parts.CommListener(b"s", b"", "the listener")
 
     def come_and_go(_who: str = "") -> None:
-        with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", listener.port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
 
     refused: list[str] = []
 
-    def told(who: str) -> None:
+    def log(who: str) -> None:
         refused.append(who)
         come_and_go()
         if len(refused) > 1000:
@@ -264,4 +346,4 @@ def test_a_listener_of_nccl_returns_though_strangers_come_without_end() -> None:
     until = time.monotonic() + LIMIT_S
     while len(refused) < 10:
         assert time.monotonic() < until
-        assert listener.poll(told) is None
+        assert listener.poll(log) is None

@@ -232,7 +232,7 @@ def test_a_connector_waits_for_as_long_as_somebody_listens() -> None:
     assert met(connector, listener) == (b"the listener", b"the connector")
 
 
-def test_where_nobody_listens_a_connector_ends_in_words() -> None:
+def test_where_nobody_listens_a_connector_ends_with_a_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
@@ -262,7 +262,7 @@ def refusal_of(connector, poll_listener, limit_s: float = 20.0) -> str:
     [((b"a", b"b"), (TOKEN, TOKEN)), ((b"", b"b"), (TOKEN, TOKEN)), ((b"a", b"a"), (TOKEN, bytes(16)))],
     ids=["another secret", "none", "another token"],
 )
-def test_both_sides_are_told_that_the_secret_differs(secrets, tokens) -> None:
+def test_both_sides_report_that_the_secret_differs(secrets, tokens) -> None:
     listener = parts.CommListener(secrets[0], tokens[0], "the listener")
     connector = parts.CommConnector(listener.port, secrets[1], tokens[1], "the connector", 0.2)
     accepted: list[bytes | None] = []
@@ -273,7 +273,7 @@ def test_both_sides_are_told_that_the_secret_differs(secrets, tokens) -> None:
     assert re.fullmatch(r"refused: 127.0.0.1 port \d+ does not know the secret", who)
 
 
-def test_a_connector_is_told_of_a_shortage_that_lasts() -> None:
+def test_a_connector_reports_a_shortage_that_lasts() -> None:
     listener = parts.CommListener(b"s", TOKEN, "the listener", 0.3, is_short=True)
     connector = parts.CommConnector(listener.port, b"s", TOKEN, "the connector", 60.0)
     assert "refused: the other side: no descriptor is left" in refusal_of(connector, listener.poll)
@@ -306,6 +306,34 @@ def test_a_connector_gives_up_where_connections_are_always_closed() -> None:
         connector = parts.CommConnector(server.getsockname()[1], b"s", TOKEN, "the connector", 0.3)
         assert "keeps closing connections" in refusal_of(connector, hang_up)
         assert hung_up > 1
+
+
+def test_a_connector_gives_up_where_refusals_prove_nothing() -> None:
+    """Anybody can say "try again" that has the port, or is on the path."""
+    busy = b"E" + bytes([1]) + b"too many connect at once"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        peers = []
+
+        def refuse() -> None:
+            with contextlib.suppress(BlockingIOError):
+                peers.append(server.accept()[0])
+                peers[-1].sendall(len(busy).to_bytes(4, "big") + busy)
+
+        connector = parts.CommConnector(server.getsockname()[1], b"s", TOKEN, "the connector", 0.3)
+        why = refusal_of(connector, refuse)
+        assert "has refused for" in why and "too many connect at once" in why and len(peers) > 1
+        for peer in peers:
+            peer.close()
+
+
+def test_a_node_takes_no_offer_of_its_own_ports() -> None:
+    assert "this side's own address and port" in parts.check_of_own_offer()
+
+
+@pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
+def test_credentials_leave_nothing_in_memory() -> None:
+    assert parts.left_of_credentials(bytes(range(1, 33))) == bytes(32)
 
 
 @contextlib.contextmanager

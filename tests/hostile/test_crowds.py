@@ -140,7 +140,7 @@ def test_a_thousand_silent_clients_keep_nobody_out() -> None:
         assert serves_an_honest_one(listener)
         assert counts()[0] == pending(listener) <= MAX_PER_ADDRESS
         assert listener.refused.count >= 1000 - MAX_PER_ADDRESS
-        assert "made room for others" in listener.refused.reasons[-1] and len(listener.refused.reasons) <= 16
+        assert "too many had not finished" in listener.refused.reasons[-1] and len(listener.refused.reasons) <= 16
 
 
 needs_secret = pytest.mark.skipif(SECRET is None, reason="built without libcrypto")
@@ -390,7 +390,7 @@ def test_where_descriptors_run_out_the_oldest_client_goes() -> None:
         assert process.stdout.readline() == "7\n"
 
 
-def test_who_comes_while_a_queue_pair_cannot_be_made_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_is_asked_to_retry_while_a_queue_pair_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is left of the tries that came to nothing."""
     with Device(["127.0.0.1"]) as device, listen(device=device, memory=bytearray(64)) as listener:
         queues, create_qp, failures = device._native.cq_count, device.create_qp, [errno.EMFILE, errno.ENOMEM]

@@ -79,7 +79,7 @@ class Meeting:
                 self._answer(who, end, event)
         except HandshakeError as refusal:
             self.why[who] = str(refusal)
-            end.refuse(str(refusal), refusal.told)
+            end.refuse(str(refusal), refusal.message_to_peer)
 
     def _answer(self, who: str, end: Any, event: HandshakeEvent) -> None:
         if event is HandshakeEvent.IDENTIFIED:
@@ -296,7 +296,7 @@ def changed_hello(who: str, **words: int) -> Change:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("who", ROLES)
 @pytest.mark.parametrize(("word", "what"), [("version", "handshake"), ("wire", "packets")])
-def test_versions_are_told_at_both_ends(kind: str, who: str, word: str, what: str) -> None:
+def test_versions_are_reported_at_both_ends(kind: str, who: str, word: str, what: str) -> None:
     ours = {"version": _core.HANDSHAKE_VERSION, "wire": _core.WIRE_VERSION}[word]
     for other in (0, ours - 1, ours + 1, 0xFFFF):
         meeting = Meeting(credentials(kind), changed_hello(who, **{word: other}))
@@ -308,17 +308,20 @@ def test_versions_are_told_at_both_ends(kind: str, who: str, word: str, what: st
         assert meeting.why == sides
 
 
-NAMES = {"none": "neither a secret nor a key", "secret": "a secret", "key": "a key of its own"}
+NAMES = {"none": "neither a secret nor a key", "secret": "a secret", "key": "a key"}
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [(a, b) for a in KINDS for b in KINDS if a != b])
-def test_other_credentials_are_told_at_both_ends(mine: str, theirs: str) -> None:
+def test_other_credentials_are_reported_at_both_ends(mine: str, theirs: str) -> None:
     meeting = Meeting({CONNECTOR: credentials(mine)[CONNECTOR], LISTENER: credentials(theirs)[LISTENER]})
-    both = f"{NAMES[mine]} and this side {NAMES[theirs]}; give both the same"
-    assert meeting.why == {LISTENER: f"uses {both}", CONNECTOR: f"refused: you use {both}"}
+    remedy = "set the same secret (SOFTMRC_SECRET) on both sides, or a key (SOFTMRC_IDENTITY) on both"
+    assert meeting.why == {
+        LISTENER: f"has set {NAMES[mine]}, this side has set {NAMES[theirs]}: {remedy}",
+        CONNECTOR: f"refused: your side has set {NAMES[mine]}, its side has set {NAMES[theirs]}: {remedy}",
+    }
 
 
-def test_another_secret_is_told_at_both_ends() -> None:
+def test_another_secret_is_reported_at_both_ends() -> None:
     meeting = Meeting(credentials("secret") | {LISTENER: Credentials.of_secret(b"another")})
     assert meeting.why == {
         LISTENER: "does not know the secret",

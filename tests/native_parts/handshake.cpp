@@ -25,9 +25,9 @@ void bind_handshake_parts(nb::module_& m) {
       .def("ready", &Handshake::ready, "mtu"_a, "waits"_a)
       .def("finish", &Handshake::finish, "is_narrowed"_a)
       .def("refuse",
-           [](Handshake& h, const std::string& why, const std::string& told, bool is_busy) {
-    h.refuse(HandshakeRefused(why, told, is_busy));
-  }, "why"_a, "told"_a, "is_busy"_a = false)
+           [](Handshake& h, const std::string& why, const std::string& message_to_peer, bool is_busy) {
+    h.refuse(HandshakeRefused(why, message_to_peer, is_busy));
+  }, "why"_a, "message_to_peer"_a, "is_busy"_a = false)
       .def("take_outgoing", [](Handshake& h) { return to_python(h.take_outgoing()); })
       .def("goodbye", [](Handshake& h) { return to_python(h.goodbye()); })
       .def("goodbye_of_peer", [](Handshake& h) { return to_python(h.goodbye_of_peer()); })

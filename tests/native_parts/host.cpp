@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
+#include <memory>
 
 #include "host/acceptor.h"
 #include "host/denylist.h"
@@ -13,6 +15,7 @@
 #include "host/faults.h"
 #include "host/handshake.h"
 #include "host/json.h"
+#include "host/listening.h"
 #include "host/node.h"
 #include "nccl/comm_setup.h"
 #include "nccl/party.h"
@@ -22,6 +25,7 @@
 #include "udp/private_file.h"
 
 namespace nb = nanobind;
+using namespace nanobind::literals;
 
 namespace softmrc::python {
 
@@ -136,6 +140,71 @@ class ListeningTalker {
   std::vector<std::string> logged_;
 };
 
+// Acceptors are numbers here: nothing looks into one.
+Admission::Key key_of(std::uintptr_t acceptor, std::uint64_t id) { return {reinterpret_cast<Acceptor*>(acceptor), id}; }
+
+nb::object number_of(const std::optional<Admission::Key>& key) {
+  return key ? nb::object(nb::make_tuple(reinterpret_cast<std::uintptr_t>(key->acceptor), key->id)) : nb::none();
+}
+
+void bind_admission(nb::module_& m) {
+  using Clock = Admission::Clock;
+  const auto at = [](int second) { return Clock::time_point(std::chrono::seconds(second)); };
+  nb::class_<AcceptorLimits>(m, "AcceptorLimits")
+      .def("__init__",
+           [](AcceptorLimits* self, std::uint32_t pending, std::uint32_t pending_per_address, std::uint32_t connections,
+              std::uint32_t connections_per_address) {
+    new (self) AcceptorLimits{{}, pending, pending_per_address, connections, connections_per_address};
+  },
+           "pending"_a = 100, "pending_per_address"_a = 100, "connections"_a = 100, "connections_per_address"_a = 100);
+  nb::class_<Admission>(m, "Admission")
+      .def(nb::init<>())
+      .def("begin", [at](Admission& a, std::uintptr_t acceptor, std::uint64_t id, const std::string& origin,
+                         int second) { a.begin(key_of(acceptor, id), origin, at(second)); })
+      .def("authenticate", [at](Admission& a, std::uintptr_t acceptor, std::uint64_t id, const AcceptorLimits& limits,
+                                int second) { return a.authenticate(key_of(acceptor, id), limits, at(second)); })
+      .def("complete",
+           [](Admission& a, std::uintptr_t acceptor, std::uint64_t id) { a.complete(key_of(acceptor, id)); })
+      .def("refuse", [](Admission& a, std::uintptr_t acceptor, std::uint64_t id) { a.refuse(key_of(acceptor, id)); })
+      .def("end", [](Admission& a, std::uintptr_t acceptor, std::uint64_t id) { a.end(key_of(acceptor, id)); })
+      .def("connect",
+           [](Admission& a, std::uintptr_t acceptor, std::uint64_t id) { return a.connect(key_of(acceptor, id)); })
+      .def("disconnect", &Admission::disconnect)
+      .def("surplus", [](Admission& a, std::uintptr_t acceptor, std::uint64_t id,
+                         const AcceptorLimits& limits) { return number_of(a.surplus(key_of(acceptor, id), limits)); })
+      .def("oldest", [](Admission& a, std::uintptr_t acceptor, bool is_authenticated) {
+    return number_of(a.oldest(key_of(acceptor, 0).acceptor, is_authenticated));
+  }).def("counts", [](const Admission& a) {
+    const Admission::Counts found = a.counts();
+    return nb::make_tuple(found.pending, found.authenticated, found.connections);
+  });
+}
+
+// What is left in memory of the bytes of a key when they are destroyed.
+nb::bytes left_of_credentials(const nb::bytes& key) {
+  alignas(Credentials) std::uint8_t memory[sizeof(Credentials)];
+  auto* const made = new (memory) Credentials(Credentials::of_key(crypto::Secret{}));
+  std::memcpy(made->value.data(), key.data(), made->value.size());
+  asm volatile("" ::: "memory");  // it is written, though nothing in here reads it
+  const auto at = reinterpret_cast<const std::uint8_t*>(made->value.data()) - memory;
+  std::destroy_at(made);
+  return to_python({memory + at, sizeof made->value});
+}
+
+// What a node says of an offer of its own queue pair in another lane; empty: it takes it.
+std::string check_of_own_offer() {
+  HostSettings settings;
+  settings.device.seal = "off";
+  Node node(settings, {resolve("127.0.0.1")}, 2);
+  const LocalQp qps[]{node.open(1, 0)};
+  try {
+    node.check(node.offer(qps, {}));
+  } catch (const HandshakeRefused& why) {
+    return why.what();
+  }
+  return "";
+}
+
 }  // namespace
 
 void bind_host(nb::module_& m) {
@@ -159,6 +228,9 @@ void bind_host(nb::module_& m) {
     return through(told([&] { return call.poll(); }));
   }, "What the listener offered, once it is connected; or None.");
   m.def("credentials", &credentials_of, nb::arg("secret"), nb::arg("token"), "Of a listener of NCCL.");
+  bind_admission(m);
+  m.def("left_of_credentials", &left_of_credentials, "key"_a);
+  m.def("check_of_own_offer", &check_of_own_offer);
   m.def("face_paths",
         [](const std::string& text, const std::string& host, std::uint32_t plane, const nb::bytes& address) {
     nb::list rows;

@@ -48,7 +48,7 @@ def test_messages_arrive_whole_and_in_order(harness, version: int, processes: in
         "drop=0.02,reorder=0.1,duplicate=0.1;1:black_hole;3:delay_us=3000",
     ],
 )
-def test_whatever_the_weather(harness, weather: str) -> None:
+def test_messages_arrive_under_any_faults(harness, weather: str) -> None:
     harness(11, 2, "traffic", 2, 40, 5, device=SMALL_PACKETS, SOFTMRC_FAULTS=weather)
 
 
@@ -123,7 +123,7 @@ def test_a_sender_that_is_ahead_overwrites_nothing(harness, processes: int) -> N
     harness(11, processes, "ahead")
 
 
-def test_what_is_too_long_is_told_to_both(harness) -> None:
+def test_a_send_that_is_too_long_fails_at_both_ends(harness) -> None:
     harness(11, 2, "too_long")
 
 
@@ -142,12 +142,20 @@ def test_nothing_grows(harness) -> None:
 @pytest.mark.process
 @NOT_UNDER_SANITIZERS  # which open files of their own
 @pytest.mark.parametrize("strangers", [2000])
-def test_a_crowd_of_strangers_takes_no_descriptors_from_connectors(harness, strangers: int) -> None:
+def test_a_crowd_of_unauthenticated_clients_takes_no_descriptors_from_connectors(harness, strangers: int) -> None:
     harness(11, 1, "crowd", strangers)
 
 
 def test_a_forked_child_keeps_no_listener(harness) -> None:
     harness(11, 1, "outlived")
+
+
+def test_a_forked_child_keeps_no_connection_that_is_being_set_up(harness) -> None:
+    harness(11, 1, "outlived_connector")
+
+
+def test_a_handle_of_a_failed_connection_leads_to_no_later_one(harness) -> None:
+    harness(11, 1, "stale_handle")
 
 
 def test_it_listens_at_addresses_of_its_planes_only(harness) -> None:
@@ -163,7 +171,7 @@ def test_it_listens_at_addresses_of_its_planes_only(harness) -> None:
         ({}, "SOFTMRC_PLANES=127.0.0.1", UNLIKE_PLANES, "does not match: " + UNLIKE_PLANES),
     ],
 )
-def test_who_is_unlike_is_told_why(harness, ours: dict[str, str], theirs: str, word: str, logged: str) -> None:
+def test_a_peer_that_differs_learns_why(harness, ours: dict[str, str], theirs: str, word: str, logged: str) -> None:
     harness(12, 1, "unlike", HARNESS_DIFFERS=theirs, HARNESS_WORD=word, HARNESS_LOGGED=logged, **ours)
 
 
@@ -231,7 +239,7 @@ def test_the_least_and_the_most_of_a_setting_work_or_are_refused_by_name(play, n
 
 
 @pytest.mark.process
-def test_a_running_plugin_is_asked_and_told(play, tmp_path: Path) -> None:
+def test_a_running_plugin_is_inspected_and_controlled(play, tmp_path: Path) -> None:
     until, folder = tmp_path / "until", tmp_path / "softmrc"
     story = play(11, 2, "tarry", device=WIDE, XDG_RUNTIME_DIR=str(tmp_path), HARNESS_UNTIL=str(until))
     try:

@@ -46,7 +46,7 @@ def test_every_packet_is_sealed_and_keys_open_them(harness, tmp_path: Path) -> N
         assert all(keys.packet(record, frame) for record, frame in zip(records, frames, strict=True))
 
 
-def test_loopback_is_plain_unless_told(harness, tmp_path: Path) -> None:
+def test_loopback_is_plain_by_default(harness, tmp_path: Path) -> None:
     capture = tmp_path / "seen-%p.pcapng"
     harness(12, 2, "traffic", 1, 5, 7, SOFTMRC_CAPTURE=str(capture), **SECRET)
     records = [record for file in tmp_path.glob("seen-*.pcapng") for record in read_pcapng(file)]

@@ -134,8 +134,8 @@ def test_secret_on_one_side_only() -> None:
         (({"secret": "something"}, {}), secret, none),
     ):
         client, server = refused(*given)
-        assert f"you use {its} and this side {ours}; give both the same" in str(client)
-        assert f"uses {its} and this side {ours}; give both the same" in server
+        assert f"your side has set {its}, its side has set {ours}: set the same secret" in str(client)
+        assert f"has set {its}, this side has set {ours}: set the same secret" in server
 
 
 def test_the_secret_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_the_secret_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -
         assert b.recv(10).imm == 1
     assert "the secret is not the same" in str(refused({"secret": "another"}, {})[0])
     monkeypatch.setenv("SOFTMRC_SECRET", "")  # is none
-    assert "use a secret and this side neither a secret nor a key" in str(refused({"secret": "another"}, {})[0])
+    assert "has set a secret, its side has set neither a secret nor a key" in str(refused({"secret": "another"}, {})[0])
     for bad in ("", b"", 5):
         with pytest.raises(ConfigError, match="secret"):
             listen(secret=bad)  # type: ignore[arg-type]

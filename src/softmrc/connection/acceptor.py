@@ -235,7 +235,7 @@ class Acceptor:
         try:
             step()
         except HandshakeError as refusal:
-            self._native.refuse(number, str(refusal), refusal.told, refusal.busy)
+            self._native.refuse(number, str(refusal), refusal.message_to_peer, refusal.busy)
             self._forget(number)
         except Exception as error:  # ours: it is no fault of the client's, nor a reason to receive nobody else
             is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in OUT_OF_DESCRIPTORS

@@ -131,8 +131,8 @@ class Connector:
         try:
             connection = await self._introduce(native, patience)
         except HandshakeError as refusal:
-            if refusal.told:
-                native.refuse(str(refusal), refusal.told)
+            if refusal.message_to_peer:
+                native.refuse(str(refusal), refusal.message_to_peer)
             raise (ListenerBusy if refusal.busy else RemoteError)(f"{native.peer} {refusal}") from None
         except OSError as error:
             if isinstance(error, MrcError):
@@ -148,7 +148,7 @@ class Connector:
     def close_after_fork(self) -> None:
         """In a child: the copies of its sockets."""
         if self._native is not None:
-            self._native.close()
+            self._native.close_after_fork()
 
     async def _ways(self, patience: Wait) -> list[DialCandidate]:
         """By every name and address, over every plane."""

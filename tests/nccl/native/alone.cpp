@@ -2,12 +2,15 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -201,6 +204,76 @@ void outlived(const std::string& path, int version, const std::vector<int>&) {
   require(waitpid(child, nullptr, 0) == child, "the child ends");
   one_message(net, loop.context);
   must(net.finalize(loop.context), "finalize");
+}
+
+// A server that speaks no protocol, and a handle that leads to it.
+struct OtherServer {
+  OtherServer(Net& net, void* context) {
+    void* listener = nullptr;
+    must(net.listen(context, handle.data(), &listener), "listen");
+    must(net.tail.close_listen(listener), "closeListen");
+    sockaddr_in at = place(INADDR_LOOPBACK, 0);
+    socklen_t size = sizeof at;
+    require(bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0 && ::listen(fd, 8) == 0 &&
+                getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0,
+            "a server that is something else");
+    const std::uint16_t port = ntohs(at.sin_port);
+    std::memcpy(handle.data() + 4, &port, sizeof port);
+  }
+  ~OtherServer() { close(fd); }
+
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Handle handle{};
+};
+
+// A connection that is being set up ends at the peer too when its process drops it, though a child lives on.
+void outlived_connector(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  void* const context = begin(net);
+  OtherServer server(net, context);
+  void* comm = nullptr;
+  for (int i = 0; i < 3; ++i) must(net.connect(context, server.handle.data(), &comm), "connect");
+  const int peer = accept(server.fd, nullptr, nullptr);
+  const pid_t child = fork();
+  if (child == 0)
+    for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause();
+  must(net.finalize(context), "finalize");
+  char bytes[512];
+  pollfd ended{peer, POLLIN, 0};
+  const Deadline deadline(20);
+  while (poll(&ended, 1, 100) == 0 || read(peer, bytes, sizeof bytes) > 0) deadline.check("the end of a handshake");
+  close(peer);
+  kill(child, SIGKILL);
+  require(waitpid(child, nullptr, 0) == child, "the child ends");
+}
+
+// What a handle says of a connection that has failed leads to no later one.
+void stale_handle(const std::string& path, int version, const std::vector<int>&) {
+  constexpr std::size_t number_at = 96, number_size = 8;
+  Net net = load(path, version);
+  void* const context = begin(net);
+  std::set<std::string> numbers;
+  constexpr std::size_t times = 8;
+  for (std::size_t i = 0; i < times; ++i) {
+    OtherServer server(net, context);
+    void* comm = nullptr;
+    must(net.connect(context, server.handle.data(), &comm), "connect");
+    numbers.emplace(reinterpret_cast<const char*>(server.handle.data()) + number_at, number_size);
+    const Deadline deadline(20);
+    while (net.connect(context, server.handle.data(), &comm) == Result::success) {
+      const int peer = accept4(server.fd, nullptr, nullptr, SOCK_NONBLOCK);
+      if (peer >= 0) require(write(peer, "HTTP/1.1 400 Bad Request\r\n", 26) == 26, "an answer");
+      deadline.check("a refusal");
+      usleep(1000);
+      if (peer >= 0) {
+        while (net.connect(context, server.handle.data(), &comm) == Result::success) deadline.check("a refusal");
+        close(peer);
+        break;
+      }
+    }
+  }
+  require(numbers.size() == times, "two connections never have the same number");
+  must(net.finalize(context), "finalize");
 }
 
 // The one plane is at 127.0.0.2: nobody comes in by another address.
@@ -439,9 +512,17 @@ void held_up(const std::string& path, int version, const std::vector<int>& numbe
 
 }  // namespace
 
-const std::map<std::string, Alone> alone{{"crowd", crowd},       {"bound", bound},     {"outlived", outlived},
-                                         {"cycle", cycle},       {"unlike", unlike},   {"refused", refused},
-                                         {"unopened", unopened}, {"held_up", held_up}, {"short_of", short_of},
+const std::map<std::string, Alone> alone{{"crowd", crowd},
+                                         {"bound", bound},
+                                         {"outlived", outlived},
+                                         {"outlived_connector", outlived_connector},
+                                         {"stale_handle", stale_handle},
+                                         {"cycle", cycle},
+                                         {"unlike", unlike},
+                                         {"refused", refused},
+                                         {"unopened", unopened},
+                                         {"held_up", held_up},
+                                         {"short_of", short_of},
                                          {"attacked", attacked}};
 
 }  // namespace harness
