@@ -34,8 +34,9 @@ std::uint16_t port_of(const UniqueFd& listening) {
   socklen_t size = sizeof storage;
   wire::Address ignored;
   std::uint16_t port = 0;
-  if (getsockname(listening.get(), reinterpret_cast<sockaddr*>(&storage), &size) == 0)
-    udp::source_of(storage, ignored, port);
+  if (getsockname(listening.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0)
+    udp::fail_with_errno("cannot see which port a listener has");
+  udp::source_of(storage, ignored, port);
   return port;
 }
 
