@@ -33,4 +33,11 @@ class Input {
   std::size_t left_;
 };
 
+// Runs a program of steps, as far as its bytes go. Returns what libFuzzer wants.
+template <typename Program>
+int run_steps(Program& program, const Input& in) {
+  for (int steps = 0; steps < 64 && !in.empty(); ++steps) program.step();
+  return 0;
+}
+
 }  // namespace softmrc::fuzz

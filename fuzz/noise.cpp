@@ -158,6 +158,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!crypto::is_available()) return 0;
   fuzz::Input in(data, size);
   fuzz::Exchange exchange(in);
-  for (int steps = 0; steps < 64 && !in.empty(); ++steps) exchange.step();
-  return 0;
+  return fuzz::run_steps(exchange, in);
 }

@@ -123,6 +123,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!crypto::is_available()) return 0;
   fuzz::Input in(data, size);
   fuzz::Attack attack(in, in.byte() % 2 ? crypto::Cipher::aes_256_gcm : crypto::Cipher::chacha20_poly1305);
-  for (int steps = 0; steps < 64 && !in.empty(); ++steps) attack.step();
-  return 0;
+  return fuzz::run_steps(attack, in);
 }
