@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import typer
@@ -101,7 +101,8 @@ def planes_or_loopback(console: Console, on_loopback: bool) -> Network:
     if not why:
         return Planes(RANKS)
     if not on_loopback and not namespaces.is_restarted and not namespaces.why_not(in_user_namespace=True):
-        namespaces.restart_in_user_namespace()
+        with suppress(OSError):
+            namespaces.restart_in_user_namespace()
     console.print(f"Without network namespaces ({why}): only MRC meets faults; run as root to compare it with TCP.")
     return Loopback(RANKS)
 
