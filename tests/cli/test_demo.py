@@ -377,6 +377,12 @@ def test_loopback_is_to_be_had_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     assert [type(one) for one in chosen] == [Loopback] and "as asked by --loopback" in done.stdout
 
 
+def test_a_lab_without_root_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    done = softmrc_here("demo", "--lab")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "root" in done.stderr
+
+
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = softmrc_here("demo", "--loopback")
