@@ -33,9 +33,9 @@ def softmrc_here(*arguments: str | Path, cwd: Path | None = None, **env: str) ->
     """An exception that `main` lets through, which a process would print as a traceback, is raised."""
     heard: list[BaseException] = []
 
-    def app() -> None:
+    def app(**settings: object) -> object:
         try:
-            COMMAND()
+            return COMMAND(**settings)
         except BaseException as error:
             heard.append(error)
             raise

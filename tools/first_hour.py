@@ -37,7 +37,7 @@ WRONG: list[tuple[list[str], dict[str, str], str]] = [
     (["sim", "t1-rebot"], {}, "did you mean t1-reboot?"),
     (["ping", "127.0.0.1:1"], {}, "does not answer"),
     (["ping", "nowhere"], {}, "HOST:PORT"),
-    (["perf", "--plane", "eth77"], {}, "no interface eth77"),
+    (["perf", "--planes", "eth77"], {}, "no interface eth77"),
     (["perf", "--host", "0.0.0.0", "--port", "0"], {}, "secret"),
     (["perf", "--port", "0"], {"SOFTMRC_PLANES": "lo,lo"}, "lo is there twice"),
     (["ping", "127.0.0.1:1"], {"SOFTMRC_PLANS": "eth0"}, "did you mean SOFTMRC_PLANES?"),

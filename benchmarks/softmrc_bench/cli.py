@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from softmrc.cli.options import AsJson
 from softmrc.cli.terminal import check_mark, terminal
 from softmrc_bench.figures import rows
 
 BENCHMARKS = {
-    "engine": "Packets per second, bytes per queue pair, and round trips to leave a dead path.",
-    "udp": "Goodput and latency over real sockets, compared with TCP and plain UDP in the same run.",
-    "sealed": "Encrypted packets: their cost, and the effect of forged, replayed and spoofed packets.",
-    "failover": "A plane fails under load: time to recover, compared with MPTCP. Needs root, for network namespaces.",
-    "allreduce": "All-reduce compared with Gloo, and while a plane fails; as root also over shaped links.",
-    "join": "Group set-up of 2 to 16 torch ranks, compared with Gloo. Needs torch.",
-    "nccl": "NCCL's all-reduce over the plugin and over its own sockets, on one GPU. Needs torch with CUDA.",
-    "operate": "The mapper in simulated fabrics of 512 hosts, the cost of monitoring, and `softmrc explain`.",
-    "assess": "The closed forms of `softmrc assess`, compared with Monte Carlo and with simulated packets.",
+    "engine": "Measure the engine alone: packets/s, memory, failover round trips.",
+    "udp": "Compare goodput and latency with TCP and plain UDP.",
+    "sealed": "Compare encrypted with plain packets, and under attack.",
+    "failover": "Compare recovery from a dead plane with MPTCP (needs root).",
+    "allreduce": "Compare all-reduces with Gloo, healthy and with a dead plane.",
+    "join": "Compare how fast torch ranks join with Gloo (needs torch).",
+    "nccl": "Compare NCCL over the plugin and over sockets (needs a GPU).",
+    "operate": "Check what the mapper and flight recorders find of known faults.",
+    "assess": "Compare the closed forms of `assess` with Monte Carlo runs.",
 }
 
 benches = typer.Typer(help="Run the benchmarks behind the published figures.", no_args_is_help=True)
-AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
-QUICK = typer.Option(False, help="A short run; figures are less precise.")
+Quick = Annotated[bool, typer.Option("--quick", help="A short run with less precise figures.")]
 
 
 def report(name: str, as_json: bool, quick: bool, **options: bool) -> None:
@@ -77,7 +78,7 @@ def number(value: float) -> str:
 
 
 def _register(name: str, words: str) -> None:
-    def bench(as_json: bool = AS_JSON, quick: bool = QUICK) -> None:
+    def bench(as_json: AsJson = False, quick: Quick = False) -> None:
         report(name, as_json, quick)
 
     benches.command(name, help=words)(bench)
@@ -89,19 +90,21 @@ for _name, _words in BENCHMARKS.items():
 
 @benches.command("sim")
 def bench_sim(
-    as_json: bool = AS_JSON,
-    quick: bool = typer.Option(False, help="A quick look without the large runs; not for the record."),
-    full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131,072 NICs: minutes."),
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also 1 MiB, and part of an all-to-all, on 131,072 NICs (minutes).")
+    ] = False,
 ) -> None:
-    """Agreement with a public reference, speed, cores, 131,072 NICs, and failover in simulated time."""
+    """Compare the simulator with a public reference; measure its speed."""
     report("sim", as_json, quick, full=full)
 
 
 @benches.command("lab")
 def bench_lab(
-    as_json: bool = AS_JSON,
-    quick: bool = QUICK,
-    mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
+    as_json: AsJson = False,
+    quick: Quick = False,
+    without_mptcp: Annotated[bool, typer.Option("--without-mptcp", help="Do not measure Multipath TCP.")] = False,
 ) -> None:
-    """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""
-    report("lab", as_json, quick, mptcp=mptcp)
+    """Compare MRC with MPTCP on a lab whose parts fail (needs root)."""
+    report("lab", as_json, quick, mptcp=not without_mptcp)

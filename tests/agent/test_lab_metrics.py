@@ -36,7 +36,7 @@ def a_host(lab: Lab, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
         with lab.inside(f"host{number}"):
             stack.enter_context(Device(here.planes, routes=here.paths, **here.settings()))
             agent = subprocess.Popen(
-                [str(Path(sys.executable).with_name("softmrc")), "agent", "--listen", listen],
+                [str(Path(sys.executable).with_name("softmrc")), "exporter", "--listen", listen],
                 env=os.environ | {"SOFTMRC_TOKEN": TOKEN},
                 stdout=subprocess.PIPE,
             )

@@ -69,7 +69,7 @@ with subprocess.Popen([*command, "capture", "lo", {str(file)!r}, "--limit", "20"
     )
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert "20 packets" in done.stdout, done
-    counted = softmrc("dissect", str(file), "--count").stdout
+    counted = softmrc("dissect", str(file), "--summary").stdout
     assert "20 in all" in counted and "icrc BAD" not in counted
     assert sum(int(line.split()[0]) for line in counted.splitlines() if "icrc ok" in line) >= 15, counted
 

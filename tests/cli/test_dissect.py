@@ -70,7 +70,7 @@ def test_json_is_one_object_a_line(capture: str) -> None:
 
 
 def test_count_counts(capture: str) -> None:
-    done = softmrc("dissect", "--count", capture)
+    done = softmrc("dissect", "--summary", capture)
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["1", "plane0", "WRITE_ONLY", "icrc", "ok"],
         ["1", "plane0", "WRITE_ONLY", "trimmed", "icrc", "absent"],
@@ -78,7 +78,7 @@ def test_count_counts(capture: str) -> None:
         ["1", "plane1", "not", "MRC"],
         ["4", "in", "all"],
     ]
-    rows = [json.loads(line) for line in softmrc("dissect", "--count", "--json", capture).stdout.splitlines()]
+    rows = [json.loads(line) for line in softmrc("dissect", "--summary", "--json", capture).stdout.splitlines()]
     assert rows[0] == {"interface": "plane0", "opcode": "WRITE_ONLY", "icrc": "ok", "packets": 1}
 
 

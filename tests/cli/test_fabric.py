@@ -39,7 +39,7 @@ def test_plan_prints_the_published_comparison() -> None:
 def test_plan_refuses_nonsense() -> None:
     for words in (
         ("--nic", "fast"), ("--planes", "one"), ("--oversubscription", "1/0"), ("--prices", "/none.toml"),
-        ("--planes", "0"), ("--tiers", "0,2"), ("--write", "/tmp/two-designs.toml"),
+        ("--planes", "0"), ("--tiers", "0,2"), ("--output", "/tmp/two-designs.toml"),
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)
@@ -51,7 +51,7 @@ def test_a_plan_becomes_the_file_that_everything_reads(tmp_path: Path) -> None:
     """From plan to assess, to a configuration, and into a scenario's fabric."""
     file = str(tmp_path / "mine.toml")
     size = ("--gpus", "64", "--nic", "400G", "--switch", "1.6T", "--spares", "0")
-    run("plan", *size, "--planes", "4", "--tiers", "2", "--write", file)
+    run("plan", *size, "--planes", "4", "--tiers", "2", "--output", file)
     assert json.loads(run("assess", file, "--trials", "1", "--json"))["fabric"]["hosts"] == 64
     assert "p0.leaf0" in run("fabric", "routes", file, "p0.leaf0")
     found = simulator.parse({"question": "?", "fabric": {"file": file}, "workload": {"kind": "permutation"}})
@@ -69,9 +69,9 @@ def test_a_full_disk_takes_only_the_page(tmp_path: Path, command: list[str]) -> 
 
 
 def test_a_plan_of_which_nothing_can_be_built_fails() -> None:
-    done = CliRunner().invoke(app, ["plan", "--gpus", "99999999999999"])
-    assert done.exit_code == 1 and "No design that was asked for can be built." in done.stdout
-    assert CliRunner().invoke(app, ["plan", "--gpus", "99999999999999", "--json"]).exit_code == 1
+    done = CliRunner().invoke(app, ["plan", "--gpus", "999999999999"])
+    assert done.exit_code == 3 and "No design that was asked for can be built." in done.stdout
+    assert CliRunner().invoke(app, ["plan", "--gpus", "999999999999", "--json"]).exit_code == 3
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_kept_simulations_need_simulations(tmp_path: Path) -> None:
 
 def test_a_plan_says_where_it_has_more_nics_than_asked_for(tmp_path: Path) -> None:
     words = ["plan", "--gpus", "16384", "--planes", "4", "--tiers", "2", "--oversubscription", "3"]
-    text = run(*words, "--spares", "0", "--write", str(tmp_path / "f.toml"))
+    text = run(*words, "--spares", "0", "--output", str(tmp_path / "f.toml"))
     found = json.loads(run("assess", str(tmp_path / "f.toml"), "--trials", "1", "--json"))["fabric"]
     assert found["hosts"] > 16384 and found["switches"] <= 472
     more = found["hosts"] - 16384
@@ -110,7 +110,7 @@ def test_a_plan_says_where_it_has_more_nics_than_asked_for(tmp_path: Path) -> No
 
 
 def test_help_shows_brackets() -> None:
-    assert "Run the [[compare]]" in " ".join(run("sweep", "--help").split())
+    assert "Also run the [[compare]]" in " ".join(run("sweep", "--help").split())
 
 
 @pytest.mark.slow
@@ -128,12 +128,13 @@ def test_assess_prints_reports_and_json(tmp_path: Path) -> None:
 def test_routes_go_both_ways() -> None:
     table = run("fabric", "routes", LAB, "p0.leaf0")
     assert "fcbb:bb00:100::/48" in table and "this switch" in table
-    paths = json.loads(run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--json"))
+    paths = json.loads(run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--json"))["paths"]
     assert len(paths) == 16 and paths[6]["links"][1] == "p2.leaf0>spine1"
     over = run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf0-spine1")
     assert over.startswith("ev 6 ") and "host0>leaf0>spine1>leaf3>host7" in over
     other = ("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf1-spine1")
-    assert run(*other) == "No EV from host0 to host7 crosses p2.leaf1-spine1.\n" and run(*other, "--json") == "[]\n"
+    assert run(*other) == "No EV from host0 to host7 crosses p2.leaf1-spine1.\n"
+    assert json.loads(run(*other, "--json")) == {"paths": []}
     assert run(*other[:-1], "p2.leaf0-spine1", "--ev", "5") == "EV 5 does not cross p2.leaf0-spine1.\n"
     large = run("fabric", "routes", LARGE, "--from", "host0", "--to", "host131071", "--ev", "2047")
     assert "spine255" in large and "fcbb:bb07" in large
@@ -251,7 +252,7 @@ def test_a_file_of_several_nics_a_gpu_is_read_as_such(tmp_path: Path) -> None:
     """Every NIC was a GPU: they failed, and were paid for, twice."""
     file = str(tmp_path / "f.toml")
     words = ["plan", "--gpus", "1000", "--nics-per-gpu", "2", "--planes", "4", "--tiers", "2", "--spares", "0"]
-    assert "1,000 GPUs with 2 NICs each" in run(*words, "--write", file)
+    assert "1,000 GPUs with 2 NICs each" in run(*words, "--output", file)
     found = json.loads(run("assess", file, "--trials", "1", "--json"))
     assert (found["fabric"]["hosts"], found["fabric"]["gpus"]) == (2000, 1000)
     assert next(d["count"] for d in found["domains"] if d["what"] == "GPU") == 1000
@@ -264,4 +265,4 @@ def test_a_study_without_a_front_fails(tmp_path: Path) -> None:
         file.write_text(text)
         for words in ([], ["--json"]):
             done = CliRunner().invoke(app, ["study", str(file), *words])
-            assert done.exit_code == 1 and "No design" in done.stdout
+            assert done.exit_code == 3 and "No design" in done.stdout

@@ -58,16 +58,17 @@ INSTEAD: dict[str, list[str]] = {
 }
 TAKEN: dict[str, set[str]] = {
     "ping --count": set(),
-    "ping --interval-ms": {"1.5"},
-    "perf --seconds": {"1.5"},
+    "ping --interval": {"1.5"},
+    "perf --duration": {"1.5"},
     "perf --port": {"0"},
-    "perf --lanes": {"0", "3"},
-    "top --seconds": {"0", "1.5"},
-    "top --interval-s": {"1.5"},
+    "perf --threads": {"0", "3"},
+    "top --duration": {"0", "1.5"},
+    "top --interval": {"1.5"},
     "top --loss": {"0"},
     "demo --seed": {"0", "-1", HUGE},
     "demo --steps": {"0", HUGE},
-    "plan --gpus": {HUGE},
+    "plan --gpus": set(),
+    "plan --spares": {"0"},
     "plan --nic": set(),
     "plan --switch": set(),
     "plan --planes": set(),
@@ -75,21 +76,22 @@ TAKEN: dict[str, set[str]] = {
     "plan --oversubscription": {"1.5"},
     "plan --nics-per-gpu": {HUGE},
     "assess --trials": {"0"},
-    "assess --seed": {"0", HUGE},
+    "assess --seed": {"0"},
     "fabric routes --ev": {"0"},
     "sim --seed": {"0"},
+    "sweep --seed": set(),
     "sweep --seeds": set(),
     "sweep --workers": {"0"},
-    "mapper sim --seconds": {"1.5"},
+    "mapper sim --duration": {"1.5"},
     "mapper sim --seed": {"0"},
-    "mapper sim --lanes": set(),
+    "mapper sim --ports-per-optic": set(),
     "mapper sim --break": set(),
-    "mapper lab --seconds": {"1.5"},
-    "ctl planes --watch": {"0", "1.5"},
+    "mapper lab --duration": {"1.5"},
+    "ctl planes --interval": {"1.5"},
     "ctl deny --ev": {"0"},
     "ctl deny --qpn": {"0"},
-    "agent --listen": set(),
-    "dash --listen": set(),
+    "exporter --listen": set(),
+    "dashboard --listen": set(),
     "dissect --limit": set(),
     "dissect --port": set(),
 }
@@ -138,7 +140,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     with suppress(ImportError):
         monkeypatch.setattr("uvicorn.Server.run", refuse)
-    monkeypatch.setattr(ctl, "_again", lambda watch, show: show())
+    monkeypatch.setattr(ctl, "again", lambda watch, interval, show: show(False))
     monkeypatch.setattr(demo, "planes_or_loopback", refuse)
     monkeypatch.setattr(demo, "LabFabric", refuse)
     monkeypatch.setattr(demo, "show_gpu", refuse)
@@ -206,7 +208,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(place: str, 
     [
         ["sim", SCENARIO, "--report"],
         ["plan", "--report"],
-        ["plan", "--gpus", "64", "--spares", "0", "--planes", "1", "--tiers", "1", "--write"],
+        ["plan", "--gpus", "64", "--spares", "0", "--planes", "1", "--tiers", "1", "--output"],
         ["assess", FABRIC, "--report"],
         ["study", "study", "--report"],
         ["demo", "--output"],
@@ -250,6 +252,6 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 )
 def test_where_no_agent_can_listen_is_said(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTMRC_TOKEN", "0123456789abcdef")
-    for command in ("agent", "dash"):
+    for command in ("exporter", "dashboard"):
         error = softmrc_here(command, "--listen", text).error
         assert isinstance(error, ConfigError) and "ADDRESS:PORT" in str(error), repr(error)

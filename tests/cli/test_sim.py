@@ -66,7 +66,7 @@ def test_one_variant_and_changed_keys(scenario: Path) -> None:
     (run,) = json.loads(done.stdout)["runs"]
     assert run["name"] == "no trimming"
     refused = softmrc("sim", scenario, "--only", "trimming")
-    assert refused.returncode == 1 and "'no trimming'" in refused.stderr
+    assert refused.returncode == 2 and "'no trimming'" in refused.stderr
 
 
 def test_a_full_disk_takes_only_the_page(scenario: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_full_disk_takes_only_the_page(scenario: Path, tmp_path: Path) -> None
 def test_a_wrong_scenario_is_one_line_on_stderr(scenario: Path) -> None:
     scenario.write_text(SCENARIO.replace("spines", "spnies"))
     done = softmrc("sim", scenario)
-    assert done.returncode == 1 and not done.stdout
+    assert done.returncode == 2 and not done.stdout
     assert done.stderr.count("\n") == 1
     assert "small.toml, line 6: fabric.spnies = 4 is not allowed" in done.stderr and "fabric.spines" in done.stderr
 
@@ -89,7 +89,7 @@ def test_a_stuck_scenario_ends_with_its_verdict(scenario: Path) -> None:
     fault = '[[faults.events]]\nkind = "down"\nport = { plane = "all", host = 3 }\n'
     scenario.write_text(SCENARIO.replace("[[compare]]", fault + "[[compare]]"))
     done = softmrc("sim", scenario)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "stuck" in done.stdout and "host 3 can send on no plane" in " ".join(done.stdout.split())
 
 
@@ -145,7 +145,7 @@ def test_a_sweep_ends_with_its_answer(scenario: Path) -> None:
 
 def test_a_key_to_set_is_not_a_key_to_vary(scenario: Path) -> None:
     done = softmrc("sim", scenario, "--set", "foo")
-    assert done.returncode == 1 and "--set = 'foo' is not allowed: key=value" in done.stderr
+    assert done.returncode == 2 and "--set = 'foo' is not allowed: key=value" in done.stderr
 
 
 @pytest.mark.slow
@@ -171,13 +171,13 @@ def test_heads_of_a_sweep_are_short_and_different() -> None:
 
 def test_a_sweep_is_checked_before_it_starts(scenario: Path) -> None:
     done = softmrc("sweep", scenario, "--vary", "faults.links=0..99", "--json")
-    assert done.returncode == 1 and not done.stdout and "faults.links = 33 is not allowed" in done.stderr
+    assert done.returncode == 2 and not done.stdout and "faults.links = 33 is not allowed" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "faults.lnks=0..9")
-    assert done.returncode == 1 and "did you mean faults.links" in done.stderr
+    assert done.returncode == 2 and "did you mean faults.links" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "fault.links=0..9")
-    assert done.returncode == 1 and "fault = '[fault]' is not allowed" in done.stderr
-    done = softmrc("sweep", scenario, "--vary", "run.seed=1,2", "--engine", "slurm")
-    assert done.returncode == 1 and "'local', 'ray'" in done.stderr
+    assert done.returncode == 2 and "fault = '[fault]' is not allowed" in done.stderr
+    done = softmrc("sweep", scenario, "--vary", "run.seed=1,2", "--runner", "slurm")
+    assert done.returncode == 2 and "'local', 'ray'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def planned(tmp_path: Path) -> Path:
         "2",
         "--spares",
         "0",
-        "--write",
+        "--output",
         path,
     )
     done = softmrc("plan", *words)
@@ -272,9 +272,9 @@ def test_columns_are_what_they_are_called(scenario: Path) -> None:
 @pytest.mark.slow
 def test_scenarios_on_a_single_switch_run_or_say_what_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "single.toml"
-    assert softmrc("plan", "--gpus", "8", "--planes", "2", "--write", file).returncode == 0
+    assert softmrc("plan", "--gpus", "8", "--planes", "2", "--output", file).returncode == 0
     small = ("--set", "workload.message_bytes=200_000", "--set", "run.stall_ms=1", "--json")
     done = softmrc("sim", "how-many-planes", "--fabric", file, *small)
     assert json.loads(done.stdout)["runs"][0]["verdict"] == "complete", done.stderr
     done = softmrc("sim", "t1-reboot", "--fabric", file, *small)
-    assert done.returncode == 1 and "nothing above the only leaf of this fabric" in done.stderr
+    assert done.returncode == 2 and "nothing above the only leaf of this fabric" in done.stderr

@@ -23,8 +23,9 @@ from rich.text import Text
 
 from in_process import softmrc_here
 from softmrc import _core
-from softmrc.cli import agent, capture, info
-from softmrc.cli.terminal import MARKS, Grid, terminal
+from softmrc.cli import capture, exporter, info
+from softmrc.cli.marks import MARKS
+from softmrc.cli.terminal import Grid, terminal
 from softmrc.collectives.group import made_for
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
@@ -61,7 +62,7 @@ def test_ctrl_c_while_the_command_is_put_together_is_no_error() -> None:
 
 # A real process: SIGINT ends it.
 @pytest.mark.process
-@pytest.mark.parametrize("command", ["agent", "dash"])
+@pytest.mark.parametrize("command", ["exporter", "dashboard"])
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 1.0])
 def test_ctrl_c_ends_an_agent_without_a_word(command: str, wait_s: float) -> None:
     """At once, while the server starts, and later."""
@@ -81,7 +82,7 @@ def test_an_agent_names_no_address_that_it_does_not_have() -> None:
     pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = softmrc_here("agent", "--listen", where)
+        done = softmrc_here("exporter", "--listen", where)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == f"softmrc: cannot listen on {where}: Address already in use\n"
 
@@ -101,7 +102,7 @@ def test_marks_are_told_apart_where_there_is_only_ascii() -> None:
 # A real process: it has few descriptors.
 @pytest.mark.process
 def test_a_device_that_needs_more_files_says_so_with_what_helps() -> None:
-    planes = [word for i in range(1, 5) for word in ("--plane", f"127.0.0.{i}")]
+    planes = ["--planes", ",".join(f"127.0.0.{i}" for i in range(1, 5))]
     few = subprocess.run(
         ["bash", "-c", 'ulimit -n 20; exec "$@"', "bash", *COMMAND, "perf", "--port", "0", *planes],
         capture_output=True, text=True, timeout=60,
@@ -142,7 +143,7 @@ def test_a_capture_onto_a_full_disk_says_which_file(tmp_path: Path) -> None:
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(capture, "next_frame", busy)
-                capture.capture("lo", file, seconds=20.0, limit=2000)
+                capture.capture("lo", file, duration="20s", limit=2000)
         assert str(ended.value) == f"the capture into {str(file)!r} ends early: No space left on device"
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -161,7 +162,7 @@ def test_a_host_without_a_network_is_said_in_words() -> None:
 
 
 def test_the_mapper_takes_what_is_shipped_by_its_name(tmp_path: Path) -> None:
-    done = softmrc_here("mapper", "sim", "lab", "--seconds", "0.2", cwd=tmp_path)
+    done = softmrc_here("mapper", "sim", "lab", "--duration", "0.2", cwd=tmp_path)
     assert done.returncode == 0 and "nothing is broken" in done.stdout, done.stderr
 
 
@@ -192,9 +193,9 @@ def test_a_command_to_copy_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_what_agents_lack_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "MODULES", ("json", "nosuch_module"))
-    (found,) = [fact for fact in info.facts() if fact.name == "agent"]
-    assert not found.is_good and "without nosuch_module;" in found.found and found.fix.startswith("pip install")
+    monkeypatch.setattr(exporter, "MODULES", ("json", "nosuch_module"))
+    (found,) = [fact for fact in info.facts() if fact.name == "exporter"]
+    assert not found.is_good and "nosuch_module not installed;" in found.found and found.fix.startswith("pip install")
 
 
 def test_torch_is_good_enough_if_it_may_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +273,7 @@ def test_top_finds_running_devices_and_changes_nothing(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as beside:
             writes = beside.submit(write)
             try:
-                top = softmrc_here("top", "--seconds", "2", "--interval-s", "0.2")
+                top = softmrc_here("top", "--duration", "2", "--interval", "0.2")
             finally:
                 has_seen.set()
             writes.result()
@@ -283,15 +284,15 @@ def test_top_finds_running_devices_and_changes_nothing(tmp_path: Path) -> None:
         busy = [float(rate) for rate in re.findall(r"│ \d 127\.0\.0\.\d │ up +│ +([\d.]+)", out)]
         assert len(busy) == 4 and max(busy) > 0, out
         assert out.count("●●●●") == 4 and "● good" in out and "retransmitted" in out and out.endswith("\n")
-        one = softmrc_here("top", "-d", names[0], "--seconds", "0.3")
+        one = softmrc_here("top", "-d", names[0], "--duration", "0.3")
         assert names[0] in one.stdout and names[1] not in one.stdout
-        narrow = softmrc_here("top", "--seconds", "0.3", COLUMNS="48").stdout
+        narrow = softmrc_here("top", "--duration", "0.3", COLUMNS="48").stdout
         assert "127.0.0.2" in narrow and "…" not in narrow and max(map(len, narrow.splitlines())) <= 48
 
 
 def test_top_without_anybody_says_how_to_have_a_load(tmp_path: Path) -> None:
-    done = softmrc_here("top", "--seconds", "1", XDG_RUNTIME_DIR=str(tmp_path))
+    done = softmrc_here("top", "--duration", "1", XDG_RUNTIME_DIR=str(tmp_path))
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--load HOST:PORT" in done.stderr
-    for more in (["--plane", "lo"], ["--loss", "0.1"], ["--secret", "x"]):
+    for more in (["--planes", "lo"], ["--loss", "0.1"], ["--secret", "x"]):
         done = softmrc_here("top", *more, XDG_RUNTIME_DIR=str(tmp_path))
-        assert done.returncode == 1 and "only with --load" in done.stderr
+        assert done.returncode == 2 and "only with --load" in done.stderr

@@ -55,5 +55,5 @@ def test_what_is_wrong_with_a_file_is_told_in_text(tmp_path: Path, command: list
     file = tmp_path / "keys.toml"
     file.write_text('["\\u001b[2J"]\n"\\u001b]0;x\\u0007" = 5\n')
     found = subprocess.run([*COMMAND, *command, str(file)], capture_output=True, text=True, timeout=120)
-    assert found.returncode == 1 and found.stderr.startswith("softmrc: "), found
+    assert found.returncode == 2 and found.stderr.startswith("softmrc: "), found
     assert is_text(found.stdout + found.stderr), found

@@ -278,21 +278,24 @@ def test_the_command(device: Device, laid: control.Profiles) -> None:
         return CliRunner().invoke(app, ["ctl", "profile", *words, "--device", name])
 
     entries = json.dumps(ENTRIES)
-    made = json.loads(ctl("add", "ev", "mode=explicit", "count=8", f"entries={entries}", "--json").output)
+
+    def profile(*words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(ctl(*words, "--json").output)["profile"]
+        return found
+
+    made = profile("add", "ev", "mode=explicit", "count=8", f"entries={entries}")
     number = str(made["number"])
     assert made["state"] == "init" and made["mode"] == "explicit" and len(made["entries"]) == 8
-    assert (
-        json.loads(ctl("set", number, "spares=0", "skips_congested=false", "--json").output)["skips_congested"] is False
-    )
+    assert profile("set", number, "spares=0", "skips_congested=false")["skips_congested"] is False
     for to in ("offline", "online"):
-        assert json.loads(ctl("state", number, to, "--json").output)["state"] == to
+        assert profile("state", number, to)["state"] == to
     assert ctl("give", number).exit_code == 0 and laid.find(int(number))["to_all"]
     assert "online" in ctl("list").output and "8 of them" in ctl("list", number).output
     assert "busy, what queue pairs get" in str(ctl("state", number, "offline").exception)
     assert ctl("give", "--own", "ev").exit_code == 0
     for to in ("offline", "init"):
         assert ctl("state", number, to).exit_code == 0
-    assert ctl("remove", number).output == f"profile {number} is gone\n" and laid.all() == []
+    assert ctl("remove", number).output == f"profile {number} removed\n" and laid.all() == []
     deep = "fields=" + "[" * 60_000
     for wrong in (["add", "ev", "count"], ["give"], ["give", "1", "--own", "ev"], ["add", "ev", deep]):
         error = ctl(*wrong).exception

@@ -21,7 +21,7 @@ from softmrc.cli import app
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
-from softmrc.errors import UsageError
+from softmrc.errors import ConfigError, UsageError
 from softmrc.ops import control
 from softmrc.wire import EndpointRequest, EndpointResponse, read_pcapng
 
@@ -101,7 +101,7 @@ def test_a_real_device_is_broken_and_captured_from_a_shell(connection: Connectio
     assert str(file) in ctl("capture", "--stop").output
     assert len(list(read_pcapng(file.read_bytes()))) > 0
     assert "no capture runs" in str(ctl("capture", "--stop").exception)
-    assert isinstance(ctl("capture").exception, UsageError)
+    assert isinstance(ctl("capture").exception, ConfigError)
 
 
 def test_queue_pairs_of_a_group_have_peers_that_can_be_asked(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from softmrc.ops.control import schema
 WRONG: list[Any] = [None, "x", 7, -1.5, True, [], {}, [7], {"a": 7}, 10**30, "\x1b[2J"]
 COMMANDS = [
     ["ctl", "devices"], ["ctl", "planes"], ["ctl", "qps"], ["ctl", "evs", "0x22"], ["ctl", "events"], ["ctl", "faults"],
-    ["ctl", "capture", "--stop"], ["ctl", "deny", "--ev", "1"], ["ctl", "port", "0", "up"], ["explain", "-d", "4711-0"],
-    ["top", "--seconds", "0.01", "--interval-s", "0.05"],
+    ["ctl", "capture", "--stop", "--all"], ["ctl", "deny", "--ev", "1", "--all"], ["ctl", "port", "0", "up", "--all"],
+    ["explain", "-d", "4711-0"],
+    ["top", "--duration", "0.01", "--interval", "0.05"],
 ]  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def check_all(home: Path, op: str) -> None:  # noqa: F811
 def used_by(command: list[str]) -> set[str]:
     words = {"devices": "info", "planes": "stats", "qps": "qps", "evs": "qps", "events": "events", "faults": "faults"}
     words |= {"capture": "capture", "deny": "deny qps", "port": "port", "-d": "bursts events qps"}
-    words |= {"--seconds": "info stats qps"}
+    words |= {"--duration": "info stats qps"}
     return {op for word in command[1:2] for op in words[word].split()}
 
 

@@ -59,7 +59,7 @@ def test_without_keys_headers_are_shown(capture: tuple[Path, Path]) -> None:  # 
     assert any(row["opcode"].startswith("WRITE") and row["body"]["va"] >= 0 for row in found)
     lines = run(str(file))
     assert "encrypted" in lines and "imm hidden" in lines and "icrc" not in lines
-    assert "encrypted" in run("--count", str(file))
+    assert "encrypted" in run("--summary", str(file))
 
 
 def test_with_keys_everything_is(capture: tuple[Path, Path]) -> None:

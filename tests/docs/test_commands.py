@@ -47,7 +47,7 @@ LEFT = {
     ("evidence/scenario-answers.md", ""): "below, all in one process",
     ("guides/mapper.md", "sudo "): "tests/mapper/test_lab.py has a lab of its own",
     ("guides/monitoring.md", "sudo "): "tests/agent/test_page.py clicks through it",
-    ("guides/monitoring.md", "softmrc dash"): "tests/agent/test_page.py clicks through it",
+    ("guides/monitoring.md", "softmrc dashboard"): "tests/agent/test_page.py clicks through it",
     ("guides/slow-job.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
     ("guides/encryption.md", "SOFTMRC_IDENTITY"): "tests/hostile/test_identity.py has both ends",
     ("guides/training-jobs.md", "softmrc sim"): "minutes; tests/sim/test_jobs.py asks for less",
@@ -58,10 +58,10 @@ INSTEAD = [
     (r"--seeds \d+", "--seeds 1"),
     (r"0\.\.20", "0,20"),  # links that a sweep takes
     (r"HOST:PORT", "127.0.0.1:{port}"),
-    (r"^softmrc top.*", r"\g<0> --seconds 0.5"),
+    (r"^softmrc top.*", r"\g<0> --duration 0.5s"),
     (r"^softmrc explain 812", "softmrc explain 8"),
     (r"^softmrc perf$", "softmrc perf --port 0"),
-    (r"^softmrc agent$", "softmrc agent --listen 127.0.0.1:0"),
+    (r"^softmrc exporter$", "softmrc exporter --listen 127.0.0.1:0"),
     (r'"10\.0\.0\.2", 7000, planes=.*?, secret="…"', '"127.0.0.1", {port}'),
     (r'planes=\["10\.0\.0\.1%eth0", .*?\]', 'planes=["127.0.0.1", "127.0.0.2"]'),
     (r'"/tmp/job"', '"job"'),
@@ -85,7 +85,7 @@ BEFORE = {
     "from softmrc.fabric.host": "import atexit\nfrom softmrc.lab import Lab\n"
     "lab = Lab.up(open('examples/lab.toml').read(), 'host{pid}')\natexit.register(lab.down)\n",
 }
-ENDLESS = ("softmrc perf --port", "softmrc agent")  # until Ctrl-C, after the first line
+ENDLESS = ("softmrc perf --port", "softmrc exporter")  # until Ctrl-C, after the first line
 NEEDS_JOB = ("softmrc ctl", "softmrc top", "softmrc explain", "from softmrc.ops import control")
 NEEDS_LAB = ("from softmrc.lab", "from softmrc.fabric.host")
 
@@ -280,7 +280,7 @@ def test_questions_can_be_asked_again(command: str) -> None:
     """For a moment of the fabric's time: that there is an answer then is not to be expected."""
     words = [*shlex.split(command.replace("--seeds 3", "--seeds 1"))[1:], "--quiet", "--set", "run.until_ms=0.02"]
     done = CliRunner().invoke(app, words)
-    assert done.exit_code == 1 and "time is up" in done.output and "Traceback" not in done.output, done.output
+    assert done.exit_code == 3 and "time is up" in done.output and "Traceback" not in done.output, done.output
 
 
 def test_the_table_has_nothing_that_is_gone() -> None:

@@ -123,7 +123,7 @@ def test_a_cable_is_pulled_and_the_job_goes_on(hosts: Hosts) -> None:
     until, seen = time.monotonic() + 20, ""
     while "1 eth1" not in seen or "○" not in seen.split("1 eth1")[1]:
         assert time.monotonic() < until, seen
-        seen = hosts.run(top[0], f"{top[1]} --seconds 0.3")
+        seen = hosts.run(top[0], f"{top[1]} --duration 0.3s")
     rest = ranks[0].stdout.read()  # `communicate` would lose lines that `readline` has buffered
     assert [rank.wait(120) for rank in ranks] == [0, 0], rest
     undisturbed = hosts.run(

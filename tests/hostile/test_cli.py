@@ -59,7 +59,7 @@ class Server:
 
 @contextmanager
 def perf_server(*more: str) -> Iterator[Server]:
-    command = [*COMMAND, "perf", "--port", "0", "--plane", "127.0.0.1", *more]
+    command = [*COMMAND, "perf", "--port", "0", "--planes", "127.0.0.1", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield Server(process)
@@ -126,7 +126,7 @@ def test_an_error_of_a_peer_is_one_short_printable_line() -> None:
 
 def asked(command: str) -> list[str]:
     """The words before an address."""
-    return [command, "--seconds", "30", "--load"] if command == "top" else [command]
+    return [command, "--duration", "30", "--load"] if command == "top" else [command]
 
 
 def test_a_capture_cannot_write_on_the_terminal(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_capture_cannot_write_on_the_terminal(tmp_path: Path) -> None:
     with wire.PcapngWriter(file) as capture:
         plane = capture.add_interface("\x1b[2Jeth0\nx")
         capture.write(plane, time_ns=1_000, frame=bytes(60), comment="\x1b]0;x\x07\nmore")
-    for more in ((), ("--count",)):
+    for more in ((), ("--summary",)):
         done = softmrc_here("dissect", file, *more)
         assert done.returncode == 0 and is_fit_for_a_terminal(done.stdout) and "eth0" in done.stdout
 
@@ -257,7 +257,7 @@ def test_a_client_that_asks_for_too_much_is_refused_and_the_next_is_served() -> 
 @pytest.mark.process
 def test_a_server_for_one_client_stays_when_somebody_has_only_looked() -> None:
     with perf_server("--once") as server:
-        done = softmrc_here("ping", f"127.0.0.1:{server.port}", "--count", "2", "--interval-ms", "10")
+        done = softmrc_here("ping", f"127.0.0.1:{server.port}", "--count", "2", "--interval", "10ms")
         assert done.returncode == 0, done.stderr
         assert is_served(server)
         assert server.process.wait(120) == 0

@@ -45,7 +45,7 @@ def test_ping_through_a_black_hole(acting: Lab, dead: str) -> None:
     with serving(acting, 3) as port:
         acting.fail(dead, "blackhole")
         try:
-            command, env = inside(acting, 0, "ping", f"host3:{port}", "--count", "2", "--interval-ms", "50")
+            command, env = inside(acting, 0, "ping", f"host3:{port}", "--count", "2", "--interval", "50ms")
             done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
         finally:
             acting.heal()

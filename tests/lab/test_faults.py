@@ -59,7 +59,7 @@ def test_a_cable(lab: Lab, cable: str, mode: str) -> None:
 
 @pytest.mark.parametrize("target, mode", [("leaf0-spine1", "down"), ("spine1", "reboot"), ("host0", "reboot")])
 def test_what_befalls_a_target_if_nobody_says(lab: Lab, target: str, mode: str) -> None:
-    done = CliRunner().invoke(app, ["lab", "fail", target, "--lab", lab.name, "--for", "1ms"])
+    done = CliRunner().invoke(app, ["lab", "fail", target, "--lab", lab.name, "--duration", "1ms"])
     assert done.exit_code == 0 and f"{target}: {mode}, back in 0.001 s" in done.output
     assert becomes(lab, set(range(4)))
 

@@ -104,9 +104,9 @@ def test_the_command_with_a_path_that_is_silent(home: Path, tmp_path: Path) -> N
     device.source_ports = [50_000, 50_001, 50_002]
     saved = tmp_path / "cells.json"
     with a_device(home, device):
-        words = ["mapper", "ecmp", "--rounds", "3", "--save", str(saved)]
+        words = ["mapper", "ecmp", "--rounds", "3", "--output", str(saved)]
         done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     found: dict[str, Any] = json.loads(done.output)
     assert found["probes"] == 2 * 3 * 3
     assert [(one["kind"], one["plane"], one["source_ports"]) for one in found["findings"]] == [

@@ -97,12 +97,12 @@ def test_nothing_is_wrong_with_a_sound_lab(lab: Lab) -> None:
 def test_the_command_names_it_and_writes_a_denylist(lab: Lab, tmp_path: Path) -> None:
     lab.fail("p0.leaf0-spine1", "blackhole")
     written = tmp_path / "denylist.json"
-    words = ["mapper", "lab", "--lab", lab.name, "--seconds", "1", "--json", "--denylist", str(written)]
+    words = ["mapper", "lab", "--lab", lab.name, "--duration", "1s", "--json", "--output", str(written)]
     try:
         done = CliRunner().invoke(app, words)
     finally:
         lab.heal()
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     (found,) = json.loads(done.output)["findings"]
     assert (found["name"], found["kind"], found["state"]) == ("p0.leaf0-spine1", "link", "dead")
     assert found["hosts"] == [0, 1, 2, 3]

@@ -139,7 +139,7 @@ def test_the_command_maps_a_fabric_that_it_breaks(tmp_path: Path) -> None:
     file.write_text("[fabric]\nplanes = 2\nhosts = 16\nhosts_per_leaf = 4\nspines = 4\n")
     words = ["mapper", "sim", str(file), "--break", "p0.leaf1-spine2=dead", "--break", "p1.host3>leaf0=loss:5%"]
     done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     found = {(one["name"], one["state"]) for one in json.loads(done.output)["findings"]}
     assert found == {("p0.leaf1-spine2", "dead"), ("p1.host3>leaf0", "lossy")}
     shown = CliRunner().invoke(app, words)
@@ -154,5 +154,5 @@ def test_links_as_slow_as_a_labs_are_mapped_too(tmp_path: Path) -> None:
     rates = 'host_link_bps = "20M"\nfabric_link_bps = "20M"\n'
     file.write_text("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n" + rates)
     done = CliRunner().invoke(app, ["mapper", "sim", str(file), "--break", "p1.leaf1-spine0=slow:25%", "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     assert {(one["name"], one["state"]) for one in json.loads(done.output)["findings"]} == {("p1.leaf1-spine0", "slow")}

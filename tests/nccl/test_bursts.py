@@ -47,7 +47,8 @@ class Job:
     def explain(self, *arguments: str) -> list[dict[str, Any]]:
         done = CliRunner().invoke(app, ["explain", "-d", str(self.story.process.pid), "--json", *arguments])
         assert done.exit_code == 0, done.output
-        return [json.loads(line) for line in done.output.splitlines()]
+        found: list[dict[str, Any]] = json.loads(done.output)["operations"]
+        return found
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_what_a_plane_that_dies_did_to_bursts_is_on_record(play: Any, folder: Pa
     left = [one["at"] for one in events if one["plane"] == 2 and " is assumed bad" in one["text"]]
     hit = [one for one in found[before - 1 :] if one["resent"]]
     assert any(one["begun"] <= at <= one["begun"] + one["took_s"] + AROUND_S for one in hit for at in left), (hit, left)
-    job.explain("--all")
+    job.explain("--list")
     weather.unlink()
     end(job)
 

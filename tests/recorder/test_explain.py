@@ -204,10 +204,7 @@ def test_the_command(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) 
     recordings = [word for path in job.paths for word in ("--recording", str(path))]
     done = CliRunner().invoke(app, ["explain", *recordings])
     assert done.exit_code == 0 and "rank 3 arrived" in done.output
-    (row,) = [
-        json.loads(line)
-        for line in CliRunner().invoke(app, ["explain", "--all", "--json", *recordings]).output.splitlines()
-    ]
+    (row,) = json.loads(CliRunner().invoke(app, ["explain", "--list", "--json", *recordings]).output)["operations"]
     assert (row["number"], row["cause"], row["rank"]) == (60, "late", 3)
     assert "know operation 999; they know 1 to 100" in str(
         CliRunner().invoke(app, ["explain", "999", *recordings]).exception
@@ -256,7 +253,9 @@ def test_of_several_runs_in_one_folder_the_newest_is_explained(folder: Path) -> 
     # A run of as many, of which only these ranks are of this host: the others' recordings are of another run.
     for rank in (2, 3):
         of(folder, f"{30 + rank}-0.flight", Owner("group", rank, 4, 30 + rank, "p", (), "cc"), 3000 + rank, slow=5)
-    assert "all_reduce 5 took" in explained()[0] and json.loads(explained("4", "--json")[0])["cause"] == "nothing"
+    assert "all_reduce 5 took" in explained()[0]
+    (fourth,) = json.loads(explained("4", "--json")[0])["operations"]
+    assert fourth["cause"] == "nothing"
 
 
 def test_of_several_groups_of_a_job_the_one_that_did_most_is_explained(folder: Path) -> None:
@@ -273,7 +272,8 @@ def test_of_several_groups_of_a_job_the_one_that_did_most_is_explained(folder: P
         "mrc/aa: 20 operations, recordings of all ranks, train.py",
         "mrc/bb: 1 operation, recordings of all ranks, train.py",
     ]  # fmt: skip
-    assert json.loads(explained("1", "--group", "mrc/bb", "--json")[0])["took_s"] == 9
+    assert json.loads(explained("1", "--group", "mrc/bb", "--json")[0])["operations"][0]["took_s"] == 9
+    assert [one["name"] for one in json.loads(explained("--groups", "--json")[0])["groups"]] == ["mrc/aa", "mrc/bb"]
     refused = CliRunner().invoke(app, ["explain", "--group", "nosuch"]).exception
     assert isinstance(refused, UsageError) and "no group nosuch; there are mrc/aa, mrc/bb" in str(refused)
     recordings = [word for path in folder.iterdir() for word in ("--recording", str(path))]
@@ -283,7 +283,7 @@ def test_of_several_groups_of_a_job_the_one_that_did_most_is_explained(folder: P
 
 def test_a_healthy_job_is_said_to_be_one(folder: Path) -> None:
     of(folder, "10-0.flight", Owner("group", 0, 1, 10, "p", ()), 1000, slow=0)
-    assert explained()[0] == explained("--all")[0] == "no operation took longer than usual\n"
+    assert explained()[0] == explained("--list")[0] == "no operation took longer than usual\n"
     assert explained("5")[0].startswith("all_reduce 5 took 1.0 ms, usually 1.0 ms")
 
 

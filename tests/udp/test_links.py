@@ -231,7 +231,7 @@ def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
     env = {**os.environ, "SOFTMRC_SECRET": "of links", "COLUMNS": "120"}
 
     def planes(side: int) -> list[str]:
-        return [argument for plane in planes_of(side, 2) for argument in ("--plane", plane)]
+        return ["--planes", ",".join(planes_of(side, 2))]
 
     with veth_planes(2) as lab:
         serve = ["ip", "netns", "exec", lab.names[1], *program, "perf", "--host", address_of(1, 0), "--port", "0"]
@@ -243,7 +243,7 @@ def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
                 lab.set_link(0, 1, False)
                 ask = ["ip", "netns", "exec", lab.names[0], *program, "ping", f"{address_of(1, 0)}:{port[1]}"]
                 done = subprocess.run(
-                    [*ask, *planes(0), "--count", "40", "--interval-ms", "5"],
+                    [*ask, *planes(0), "--count", "40", "--interval", "5ms"],
                     capture_output=True, text=True, env=env, timeout=60,
                 )  # fmt: skip
                 assert done.returncode == 1, done.stderr

@@ -6,58 +6,68 @@ import io
 import os
 import platform
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import softmrc
 from softmrc.cli.ascii_errors import PLAINER
+from softmrc.cli.exit_codes import FAILED, USAGE
+from softmrc.cli.help import HELP_NAMES
 from softmrc.cli.lazy import BENCH, LazyCommand, group_of
-from softmrc.errors import MrcError, on_terminal, words_of
+from softmrc.errors import ConfigError, MrcError, on_terminal, words_of
 
+TRY, RUN, DIAGNOSE, OPERATE = "Try it", "Run jobs", "Diagnose", "Operate"
+DESIGN, SIMULATE, DEVELOP = "Design", "Simulate", "Develop"
 COMMANDS = (
     LazyCommand("demo", "softmrc.cli.demo", "demo",
-          "Train over TCP and over MRC while the network breaks, and compare stalls, run time and weights."),
+                "Train over TCP and over MRC while the network breaks.", TRY),
     LazyCommand("info", "softmrc.cli.info", "info",
-          "Check this machine and print the command that installs or fixes what is missing."),
+                "Check this machine and print the fix for anything missing.", TRY),
     LazyCommand("examples", "softmrc.cli.examples", "examples",
-          "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
-    LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
-          "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or encryption."),
-    LazyCommand("capture", "softmrc.cli.capture", "capture",
-          "Write the UDP packets that pass an interface to a file, both directions. Needs root."),
-    LazyCommand("ping", "softmrc.cli.ping", "ping",
-          "Probe every path to a node: round trip, loss and path MTU. Exits with 1 if a probe was lost or a "
-          "plane does not carry full-size packets."),
-    LazyCommand("perf", "softmrc.cli.perf", "perf",
-          "Measure bandwidth and latency between two nodes: a server here, a client there."),
-    LazyCommand("top", "softmrc.cli.top", "top",
-          "Watch running devices live: planes, the state of every path, retransmissions."),
-    LazyCommand("sim", "softmrc.cli.sim", "sim", "Run a scenario and the variants it is compared with."),
-    LazyCommand("explain", "softmrc.cli.explain", "explain",
-          "Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
-          "burst of a running NCCL job."),
-    LazyCommand("agent", "softmrc.cli.agent", "agent", "Export this host's metrics to Prometheus, at /metrics."),
-    LazyCommand("dash", "softmrc.cli.agent", "dash", "Show this host's devices, or a fabric, on a web page."),
-    LazyCommand("sweep", "softmrc.cli.sim", "sweep", "Run a scenario over a range of values and seeds."),
-    LazyCommand("retries", "softmrc.cli.retries", "retries",
-          "What retries cost a training job: of bandwidth, time, a step and money, for MRC and RoCE, fault by fault."),
+                "List the scenarios and examples that come with SoftMRC.", TRY),
     LazyCommand("nccl-plugin", "softmrc.cli.nccl", "nccl_plugin",
-          "Print the path of NCCL's network plugin: "
-          "NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun ..."),
-    LazyCommand("plan", "softmrc.cli.planner", "plan",
-          "Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."),
-    LazyCommand("assess", "softmrc.cli.planner", "assess",
-          "Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."),
-    LazyCommand("study", "softmrc.cli.study", "study",
-          "Explore designs by arithmetic, confirm the best with packets, and say why the others are out."),
-    LazyCommand("fabric", "softmrc.cli.fabric", "fabric_app", "Configure, draw and trace a fabric."),
-    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app", "Inspect and control your running devices."),
+                "Print the path of the NCCL network plugin.", RUN),
     LazyCommand("key", "softmrc.cli.key", "key_app",
-          "Keys by which peers authenticate each other, instead of a secret."),
-    LazyCommand("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
-    LazyCommand("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: probe every path."),
-    LazyCommand("bench", "softmrc_bench.cli", "benches", "Run the benchmarks behind the published figures.", BENCH),
+                "Create and show the keys that authenticate peers.", RUN),
+    LazyCommand("ping", "softmrc.cli.ping", "ping",
+                "Probe every path to a node: round trip, loss, path MTU.", DIAGNOSE),
+    LazyCommand("perf", "softmrc.cli.perf", "perf",
+                "Measure bandwidth and latency between two nodes.", DIAGNOSE),
+    LazyCommand("top", "softmrc.cli.top", "top",
+                "Watch running devices: planes, paths, retransmissions.", DIAGNOSE),
+    LazyCommand("explain", "softmrc.cli.explain", "explain",
+                "Explain why a collective operation was slow.", DIAGNOSE),
+    LazyCommand("capture", "softmrc.cli.capture", "capture",
+                "Capture the UDP packets of an interface (needs root).", DIAGNOSE),
+    LazyCommand("dissect", "softmrc.cli.dissect", "dissect",
+                "Print a capture, one packet a line.", DIAGNOSE),
+    LazyCommand("ctl", "softmrc.cli.ctl", "ctl_app",
+                "Inspect and control your running devices.", OPERATE),
+    LazyCommand("exporter", "softmrc.cli.exporter", "exporter",
+                "Export this host's metrics to Prometheus.", OPERATE),
+    LazyCommand("dashboard", "softmrc.cli.exporter", "dashboard",
+                "Show this host's devices, or a fabric, on a web page.", OPERATE),
+    LazyCommand("mapper", "softmrc.cli.mapper", "mapper_app",
+                "Locate faults in a fabric: probe every path.", OPERATE),
+    LazyCommand("plan", "softmrc.cli.planner", "plan",
+                "Compare network designs: switches, optics, failures, cost.", DESIGN),
+    LazyCommand("assess", "softmrc.cli.planner", "assess",
+                "Assess a fabric: paths, failure domains, time lost to faults.", DESIGN),
+    LazyCommand("study", "softmrc.cli.study", "study",
+                "Explore many designs and keep the Pareto-optimal ones.", DESIGN),
+    LazyCommand("fabric", "softmrc.cli.fabric", "fabric_app",
+                "Configure, draw and trace a fabric.", DESIGN),
+    LazyCommand("sim", "softmrc.cli.sim", "sim",
+                "Simulate a scenario and the variants it is compared with.", SIMULATE),
+    LazyCommand("sweep", "softmrc.cli.sim", "sweep",
+                "Simulate a scenario over a range of values and seeds.", SIMULATE),
+    LazyCommand("retries", "softmrc.cli.retries", "retries",
+                "Show what retransmissions cost a job, for MRC and RoCE.", SIMULATE),
+    LazyCommand("lab", "softmrc.cli.lab", "lab_app",
+                "Build a fabric of network namespaces (needs root).", SIMULATE),
+    LazyCommand("bench", "softmrc_bench.cli", "benches",
+                "Run the benchmarks behind the published figures.", DEVELOP, BENCH),
 )  # fmt: skip
 
 app = typer.Typer(
@@ -65,8 +75,8 @@ app = typer.Typer(
     cls=group_of(*COMMANDS),
     help="MRC (Multipath Reliable Connection) in software.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": HELP_NAMES},
 )
 
 
@@ -79,23 +89,37 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and leave.")
+        bool, typer.Option("--version", "-V", is_eager=True, callback=_version, help="Print the version.")
     ] = False,
 ) -> None:
     """MRC (Multipath Reliable Connection) in software."""
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on stderr, not a traceback. So is what the system refuses, and a
-    peer that takes too long."""
+    """Run the command. An error of ours, of the system or of the command line is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=PLAINER)  # names of files may be no text, and no marks in ASCII
+    usage_error: Any = typer.BadParameter.__base__  # Click's, wherever Typer has Click from
     try:
-        app()
-    except BrokenPipeError:  # `softmrc … | head`: who read has what it wanted
+        sys.exit(app(standalone_mode=False))
+    except BrokenPipeError:  # `softmrc … | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(FAILED)
     except (MrcError, OSError) as error:
         print(f"softmrc: {on_terminal(words_of(error))}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(USAGE if isinstance(error, ConfigError) else FAILED)
+    except usage_error as error:
+        _refuse(error)
+        sys.exit(USAGE)
+
+
+def _refuse(error: Any) -> None:
+    """What is wrong with the command line, and whose help says what is right; without arguments, that help."""
+    text = str(error.format_message())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(text.rstrip())
+        return
+    words = " ".join(text.split()).removesuffix(".")
+    path = error.ctx.command_path if error.ctx is not None else "softmrc"
+    print(f"softmrc: {on_terminal(words)}. See {path} --help", file=sys.stderr)

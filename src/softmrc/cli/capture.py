@@ -13,7 +13,7 @@ import typer
 
 from softmrc import wire
 from softmrc._support.files import cannot_write, open_own
-from softmrc.cli.terminal import a_number
+from softmrc.cli.options import seconds_of
 from softmrc.errors import DeviceError
 
 ETH_P_ALL = 3
@@ -86,17 +86,16 @@ def _made(file: Path) -> BinaryIO:
 
 
 def capture(
-    interface: Annotated[str, typer.Argument(help="Interface, for example eth0.", show_default=False)],
-    file: Annotated[Path, typer.Argument(help="Where to write (pcapng).", show_default=False)],
-    seconds: Annotated[
-        float, typer.Option(min=0.0, max=1e9, callback=a_number, help="For how long; 0: until Ctrl-C.")
-    ] = 0.0,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Stop after so many packets; 0: any number.")] = 0,
+    interface: Annotated[str, typer.Argument(help="For example eth0.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The pcapng file to write.", show_default=False)],
+    duration: Annotated[str, typer.Option(help="Stop after this time. Default: on Ctrl-C.", show_default=False)] = "0",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Stop after N packets. Default: no limit.")] = 0,
 ) -> None:
-    """Write the UDP packets that pass an interface to a file, both directions. Needs root.
+    """Capture the UDP packets of an interface (needs root).
 
-    Hosts hand packets over in GSO batches: a capture on a host that sends has a batch as one long packet (turn
-    segmentation off there, or set gso = false). `Device.capture` writes a program's own packets, one by one."""
+    Both directions are captured. With GSO, a sender's packets appear as one long packet per batch: disable segmentation
+    there, or set gso = false. `softmrc ctl capture` writes the packets of one device, one by one."""
+    seconds = seconds_of("--duration", duration)
     count, sock = 0, opened(interface)
     target = _made(file)
     until = time.monotonic() + seconds if seconds else float("inf")

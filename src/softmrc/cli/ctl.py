@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -10,31 +9,40 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from softmrc._core import EvState
-from softmrc._support.units import as_duration_ns, ev_text, qpn_text
+from softmrc._support.units import ev_text, qpn_text
+from softmrc.cli.exit_codes import NO
 from softmrc.cli.lazy import LazyCommand, group_of
-from softmrc.cli.terminal import MARKS, Grid, a_number, say, terminal
-from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError, printable
+from softmrc.cli.marks import MARKS
+from softmrc.cli.options import AsJson, AsJsonLines, DeviceName, print_json, seconds_of
+from softmrc.cli.terminal import Grid, say, terminal
+from softmrc.errors import MISSING, ConfigError, MrcError, RemoteError, UsageError, printable
 from softmrc.ops import control
-
-if TYPE_CHECKING:
-    from softmrc.fabric import AddressPlan
-    from softmrc.fabric.denylist import Denylist
 
 GROUPS = (
     LazyCommand("profile", "softmrc.cli.profiles", "profile_app",
-          "Profiles that queue pairs are given: formats, EVs, congestion control."),
+          "Manage profiles of queue pairs: formats, EVs, congestion control."),
 )  # fmt: skip
 ctl_app = typer.Typer(cls=group_of(*GROUPS), help="Inspect and control your running devices.", no_args_is_help=True)
-Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
-Watch = Annotated[
-    float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Repeat every N seconds.")
+All = Annotated[bool, typer.Option("--all", help="All running devices of this user.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")]
+
+
+def _an_interval(text: str | None) -> str | None:
+    """Checked before a device is looked for."""
+    if text is not None:
+        seconds_of("--interval", text, 0.01, 3600)
+    return text
+
+
+Interval = Annotated[
+    str | None,
+    typer.Option("--interval", callback=_an_interval, help="Repeat at this interval. Default with --watch: 1s."),
 ]
 
 
@@ -59,43 +67,95 @@ def _up_to(text: str, most: int, what: str) -> int:
 
 
 Qpn = Annotated[
-    int | None, typer.Option("--qpn", parser=a_qpn, metavar="QPN", help="Of this queue pair only, as `ctl qps` has it.")
+    int | None, typer.Option("--qpn", parser=a_qpn, metavar="QPN", help="Only this queue pair, as `ctl qps` shows it.")
 ]
-OneQpn = Annotated[int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ctl qps` has it: 0x8bac38.")]
-Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
-Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
+OneQpn = Annotated[int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ctl qps` shows it: 0x8bac38.")]
+Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="Index of an EV. Repeatable.")]
+Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane (an index).")]
+PlaneIndex = Annotated[int, typer.Argument(min=0, max=31, help="Index of a plane, as `ctl planes` shows it.")]
 Profile = Annotated[
     int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all queue pairs that use it.")
 ]
 MAX_NAMED = 4  # queue pairs in one line
 SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
-Stop = Annotated[bool, typer.Option("--stop", help="Stop at the first failure.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")]
+Row = dict[str, Any]
 
 
-def _again(watch: float, show: Callable[[], None]) -> None:
-    """Once, or until Ctrl-C."""
-    show()
-    with suppress(KeyboardInterrupt):
-        while watch:
-            time.sleep(watch)
-            show()
+def targets(device: str | None, everything: bool) -> list[control.DeviceClient]:
+    """The devices that a command disturbs, which must be named."""
+    if device is not None and everything:
+        raise ConfigError("--all", device, "either --device or --all")
+    if device is not None:
+        return [control.find_device(device)]
+    nodes = control.devices()
+    if not everything:
+        there = ", ".join(node.name for node in nodes) or "none is running"
+        raise ConfigError("--device", MISSING, f"-d NAME, or --all for every device; devices: {there}")
+    if not nodes:
+        raise UsageError("no device is running")
+    return nodes
 
 
-def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Grid]) -> None:
+def each(nodes: list[control.DeviceClient], do: Callable[[control.DeviceClient], Row]) -> list[Row]:
+    """What became of it on each device. One that fails does not stop the others, unless it is the only one."""
+    found = []
+    for node in nodes:
+        try:
+            with node:
+                found.append({"device": node.name} | do(node))
+        except MrcError as error:
+            if len(nodes) == 1:
+                raise
+            found.append({"device": node.name, "error": str(error)})
+    return found
+
+
+def print_rows(as_json: bool, key: str, rows: list[Row], table: Callable[[], Grid], is_stream: bool = False) -> None:
     if as_json:
-        for row in rows:
-            print(json.dumps(row), flush=True)
+        print_json({key: rows}, is_stream)
     else:
         terminal().print(table())
 
 
+def print_devices(as_json: bool, found: list[Row], text: Callable[[Row], object]) -> None:
+    """Of each device what became of it; exits with NO where one failed."""
+    if as_json:
+        print_json({"devices": found})
+    for row in () if as_json else found:
+        if "error" in row:
+            say(f"softmrc: {row['error']}", stderr=True)
+            continue
+        shown = text(row)
+        head = f"{row['device']}: " if len(found) > 1 else ""
+        if isinstance(shown, Grid):
+            if head:
+                say(head)
+            terminal().print(shown)
+        else:
+            say(f"{head}{shown}")
+    if any("error" in row for row in found):
+        raise typer.Exit(NO)
+
+
+def again(watch: bool, interval: str | None, show: Callable[[bool], None]) -> None:
+    """Once, or until Ctrl-C; `show` hears whether more follows."""
+    is_watched = watch or interval is not None
+    pause_s = seconds_of("--interval", interval or "1s")
+    show(is_watched)
+    with suppress(KeyboardInterrupt):
+        while is_watched:
+            time.sleep(pause_s)
+            show(is_watched)
+
+
 @ctl_app.command("devices")
-def devices(as_json: AsJson = False, watch: Watch = 0) -> None:
+def devices(as_json: AsJson = False, watch: Watch = False, interval: Interval = None) -> None:
     """List running devices."""
-    _again(watch, lambda: _devices(as_json))
+    again(watch, interval, lambda more: _devices(as_json, more))
 
 
-def _devices(as_json: bool) -> None:
+def _devices(as_json: bool, is_stream: bool) -> None:
     rows = []
     for node in control.devices():
         with node:
@@ -116,14 +176,14 @@ def _devices(as_json: bool) -> None:
             shown.add_row(row["device"], str(row.get("kind", "?")), planes, program)
         return shown
 
-    say_rows(as_json, rows, table)
+    print_rows(as_json, "devices", rows, table, is_stream)
 
 
 @ctl_app.command("planes")
-def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> None:
-    """Planes of a device: administrative and link state, MTU, counters."""
+def planes(device: DeviceName = None, as_json: AsJson = False, watch: Watch = False, interval: Interval = None) -> None:
+    """Show the planes of a device: state, MTU, counters."""
     with control.find_device(device) as node:
-        _again(watch, lambda: _planes(node, as_json))
+        again(watch, interval, lambda more: _planes(node, as_json, more))
 
 
 def _mtu(row: dict[str, Any]) -> Text:
@@ -132,33 +192,39 @@ def _mtu(row: dict[str, Any]) -> Text:
     return Text(f"{link:,}, path {path:,}", "red") if path else Text(f"{link:,}" if link else "")
 
 
-def _planes(node: control.DeviceClient, as_json: bool) -> None:
-    rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
+def _plane_rows(node: control.DeviceClient) -> list[Row]:
+    return [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
 
-    def table() -> Grid:
-        counted = ("packets sent", "packets received", "bad ICRC")
-        heads = ("plane", "interface", "MTU", "state", "admin", "link", "GSO", *counted)
-        shown = Grid(*heads, spare=("bad ICRC", "link", "admin", "packets received", "GSO"))
-        for row in rows:
-            state = Text("up", "green") if row["is_up"] else Text("down", "red")
-            words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
-            # Of a device that does not say, nothing is known.
-            gso = {True: Text("on"), False: Text("off", "red")}.get(row.get("has_gso", ""), Text(""))
-            counts = [f"{row.get(key) or 0:,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
-            shown.add_row(str(row["plane"]), row.get("interface", ""), _mtu(row), state, *words, gso, *counts)
-        return shown
 
-    say_rows(as_json, rows, table)
+def _planes(node: control.DeviceClient, as_json: bool, is_stream: bool) -> None:
+    rows = _plane_rows(node)
+    print_rows(as_json, "planes", rows, lambda: _planes_table(rows), is_stream)
+
+
+def _planes_table(rows: list[Row]) -> Grid:
+    counted = ("packets sent", "packets received", "bad ICRC")
+    heads = ("plane", "interface", "MTU", "state", "admin", "link", "GSO", *counted)
+    shown = Grid(*heads, spare=("bad ICRC", "link", "admin", "packets received", "GSO"))
+    for row in rows:
+        state = Text("up", "green") if row["is_up"] else Text("down", "red")
+        words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
+        # Of a device that does not say, nothing is known.
+        gso = {True: Text("on"), False: Text("off", "red")}.get(row.get("has_gso", ""), Text(""))
+        counts = [f"{row.get(key) or 0:,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
+        shown.add_row(str(row["plane"]), row.get("interface", ""), _mtu(row), state, *words, gso, *counts)
+    return shown
 
 
 @ctl_app.command("qps")
-def queue_pairs(device: Device = None, qpn: Qpn = None, as_json: AsJson = False, watch: Watch = 0) -> None:
-    """Queue pairs, and the state of each of their paths."""
+def queue_pairs(
+    device: DeviceName = None, qpn: Qpn = None, as_json: AsJson = False, watch: Watch = False, interval: Interval = None
+) -> None:
+    """Show queue pairs and the state of each of their paths."""
     with control.find_device(device) as node:
-        _again(watch, lambda: _queue_pairs(node, qpn, as_json))
+        again(watch, interval, lambda more: _queue_pairs(node, qpn, as_json, more))
 
 
-def _queue_pairs(node: control.DeviceClient, qpn: int | None, as_json: bool) -> None:
+def _queue_pairs(node: control.DeviceClient, qpn: int | None, as_json: bool, is_stream: bool) -> None:
     rows = node.queue_pairs(qpn)
 
     def table() -> Grid:
@@ -172,20 +238,19 @@ def _queue_pairs(node: control.DeviceClient, qpn: int | None, as_json: bool) -> 
             shown.add_row(qpn_text(row["qpn"]), row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
         return shown
 
-    say_rows(as_json, rows, table)
+    print_rows(as_json, "queue_pairs", rows, table, is_stream)
 
 
 @ctl_app.command("evs")
 def evs(
-    qpn: OneQpn, device: Device = None, as_json: AsJson = False,
-    watch: Watch = 0,
-) -> None:  # fmt: skip
-    """The EVs of one queue pair: index, value, plane, state."""
+    qpn: OneQpn, device: DeviceName = None, as_json: AsJson = False, watch: Watch = False, interval: Interval = None
+) -> None:
+    """Show the EVs of a queue pair: index, value, plane, state."""
     with control.find_device(device) as node:
-        _again(watch, lambda: _evs(node, qpn, as_json))
+        again(watch, interval, lambda more: _evs(node, qpn, as_json, more))
 
 
-def _evs(node: control.DeviceClient, qpn: int, as_json: bool) -> None:
+def _evs(node: control.DeviceClient, qpn: int, as_json: bool, is_stream: bool) -> None:
     rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs") or []]
 
     def table() -> Grid:
@@ -195,30 +260,38 @@ def _evs(node: control.DeviceClient, qpn: int, as_json: bool) -> None:
             shown.add_row(str(row["ev"]), ev_text(row["value"]), str(row["plane"]), state, str(row.get("drops") or 0))
         return shown
 
-    say_rows(as_json, rows, table)
+    print_rows(as_json, "evs", rows, table, is_stream)
 
 
 def _change(word: str, help_text: str) -> None:
     """A command that denies or allows: the two differ in a word."""
 
     def command(
-        device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, profile: Profile = None,
-        stop: Stop = False, as_json: AsJson = False,
+        device: DeviceName = None, everything: All = False, qpn: Qpn = None, ev: Evs = None, plane: Plane = None,
+        profile: Profile = None, fail_fast: FailFast = False, as_json: AsJson = False,
     ) -> None:  # fmt: skip
-        with control.find_device(device) as node:
-            if not ev and plane is None:
-                raise UsageError(f"say which EVs to {word}: --ev N, which may be repeated, or --plane P")
-            change = node.deny if word == "deny" else node.allow
-            batch = change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop)
+        if not ev and plane is None:
+            raise ConfigError("--ev", MISSING, f"say which EVs to {word}: --ev N, which is repeatable, or --plane N")
+
+        def change(node: control.DeviceClient) -> Row:
+            act = node.deny if word == "deny" else node.allow
+            batch = act(ev or None, qpn=qpn, plane=plane, profile=profile, stop=fail_fast)
             if word == "deny":
                 _warn_of_dead_ends(node, qpn)
-        _tell(batch, "denied" if word == "deny" else "allowed", as_json)
+            return _batch_row(batch)
+
+        found = each(targets(device, everything), change)
+        done = {"deny": "denied", "allow": "allowed"}[word]
+        print_devices(as_json, found, lambda row: "\n".join([f"{row['done']} {done}", *map(_failure, row["failed"])]))
+        if any(row["failed"] or not row["done"] for row in found):
+            raise typer.Exit(NO)
 
     ctl_app.command(word, help=help_text)(command)
 
 
-_change("deny", "Keep queue pairs off EVs; without --qpn and --profile all. Exit status 1 if some could not be denied.")
-_change("allow", "Let queue pairs use EVs again that were denied.")
+OF_ALL = "\n\nNeeds --device or --all. Without --qpn and --profile, of all queue pairs."
+_change("deny", "Deny EVs: queue pairs do not send on them." + OF_ALL)
+_change("allow", "Allow EVs that were denied." + OF_ALL)
 
 
 def _warn_of_dead_ends(node: control.DeviceClient, qpn: int | None) -> None:
@@ -231,119 +304,147 @@ def _warn_of_dead_ends(node: control.DeviceClient, qpn: int | None) -> None:
         print(f"softmrc: {words} `softmrc ctl allow` allows one again", file=sys.stderr)
 
 
-def _tell(batch: control.BatchResult, word: str, as_json: bool) -> None:
-    if as_json:
-        failed = [{_whose(one)[0]: _whose(one)[1], "ev": one.ev, "error": one.error} for one in batch.failed]
-        print(json.dumps({"done": batch.done, "failed": failed}))
-    else:
-        print(f"{batch.done} {word}")
-        for one in batch.failed:
-            whose = f"profile {one.profile}" if one.profile else f"queue pair {qpn_text(one.qpn)}"
-            say(f"{whose}, EV {one.ev}: {one.error}")
-    if batch.failed:
-        raise typer.Exit(1)
+def _batch_row(batch: control.BatchResult) -> Row:
+    failed = [
+        {"profile" if one.profile else "qpn": one.profile or one.qpn, "ev": one.ev, "error": one.error}
+        for one in batch.failed
+    ]
+    return {"done": batch.done, "failed": failed}
 
 
-def _whose(failed: control.BatchFailure) -> tuple[str, int]:
-    return ("profile", failed.profile) if failed.profile else ("qpn", failed.qpn)
+def _failure(one: Row) -> str:
+    whose = f"profile {one['profile']}" if "profile" in one else f"queue pair {qpn_text(one['qpn'])}"
+    return f"{whose}, EV {one['ev']}: {one['error']}"
 
 
 @ctl_app.command("replace")
 def replace(
     number: Annotated[
-        int,
-        typer.Argument(
-            parser=a_qpn, metavar="QPN", help="A queue pair, as `ctl qps` has it; with --profile a profile."
-        ),
+        int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ctl qps` shows it. With --profile: its number.")
     ],
-    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index, or its place in the list.")],
-    value: Annotated[str, typer.Argument(help="Another path: 49999 or 0xc34f; of a wide one, hexadecimal text.")],
+    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Index of the EV.")],
+    value: Annotated[str, typer.Argument(help="New value: 49999 or 0xc34f; of a wide EV, hexadecimal text.")],
     profile: Annotated[bool, typer.Option("--profile", help="In an EV profile's list.")] = False,
-    all_copies: Annotated[bool, typer.Option("--all-copies", help="And in queue pairs that use the profile.")] = False,
-    device: Device = None,
+    all_copies: Annotated[
+        bool, typer.Option("--all-copies", help="With --profile: also in queue pairs that use it.")
+    ] = False,
+    device: DeviceName = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Replace an EV by another path."""
+    """Replace an EV by another path. Needs --device."""
     if all_copies and not profile:
-        raise ConfigError("all-copies", all_copies, "with --profile only")
+        raise ConfigError("--all-copies", all_copies, "with --profile only")
     # Longer ones are no number of 32 bits; whether they are wide values, the device says.
     is_number = value.isascii() and (value.isdecimal() or SHOWN_EV.fullmatch(value)) and len(value) <= 10
     new = int(value, 16 if "x" in value else 10) if is_number else value
+
+    if device is None:
+        raise ConfigError("--device", MISSING, "-d NAME: the device of this queue pair or profile")
     with control.find_device(device) as node:
         if profile:
             node.replace(None, ev, new, profile=number, all_copies=all_copies)
         else:
             node.replace(number, ev, new)
-    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {qpn_text(number)}'} is {ev_text(new)}")
+    if as_json:
+        print_json({"device": node.name, "profile" if profile else "qpn": number, "ev": ev, "value": new})
+    else:
+        print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {qpn_text(number)}'} is {ev_text(new)}")
 
 
 @ctl_app.command("port")
 def port(
-    plane: Annotated[int, typer.Argument(min=0, max=31)],
-    state: Annotated[str, typer.Argument(help="up or down")],
-    device: Device = None,
+    plane: PlaneIndex,
+    state: Annotated[str, typer.Argument(metavar="up|down", help="The new administrative state.")],
+    device: DeviceName = None,
+    everything: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a plane out of service, or put it back; its link has a state of its own."""
+    """Take a plane out of service, or put it back.
+
+    Needs --device or --all. This is the administrative state; the link has its own."""
     if state not in ("up", "down"):
-        raise ConfigError("state", state, "up or down")
-    with control.find_device(device) as node:
+        raise ConfigError("up|down", state, "up or down")
+
+    def change(node: control.DeviceClient) -> Row:
         node.set_port(plane, state == "up")
-        _planes(node, as_json)
+        return {"planes": _plane_rows(node)}
+
+    print_devices(as_json, each(targets(device, everything), change), lambda row: _planes_table(row["planes"]))
 
 
 @ctl_app.command("faults")
 def faults(
     text: Annotated[
-        str | None, typer.Argument(help="e.g. drop=0.01 or 2:black_hole; '' clears; omit to show current faults.")
+        str | None,
+        typer.Argument(
+            metavar="FAULTS", help="For example drop=0.01 or 2:black_hole; '' clears. Omit to show the current faults."
+        ),
     ] = None,
-    device: Device = None,
+    device: DeviceName = None,
+    everything: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Break the planes of a device, as SOFTMRC_FAULTS does, or show how they are broken."""
-    with control.find_device(device) as node:
-        found = node.faults() if text is None else node.set_faults(text)
+    """Inject faults into the planes of devices, or show them.
 
-    def table() -> Grid:
-        shown = Grid("plane", "faults")
-        for number, row in enumerate(found):
-            active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
-            words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
-            shown.add_row(str(number), ", ".join(words) or "none")
-        return shown
+    To inject or clear faults, name the device (-d NAME) or use --all. FAULTS is as in SOFTMRC_FAULTS."""
+    nodes = targets(device, everything or (text is None and device is None))
+    found = each(nodes, lambda node: {"faults": node.faults() if text is None else node.set_faults(text)})
+    print_devices(as_json, found, lambda row: _faults_table(row["faults"]))
 
-    say_rows(as_json, found, table)
+
+def _faults_table(planes: list[Row]) -> Grid:
+    shown = Grid("plane", "faults")
+    for number, row in enumerate(planes):
+        active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
+        words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
+        shown.add_row(str(number), ", ".join(words) or "none")
+    return shown
 
 
 @ctl_app.command("capture")
 def capture(
     file: Annotated[Path | None, typer.Argument(help="The pcapng file to write.")] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop the running capture.")] = False,
-    device: Device = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the running capture.")] = False,
+    device: DeviceName = None,
+    everything: All = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
-    if (file is None) != stop:
-        raise UsageError("either the name of a file to capture into, or --stop")
-    with control.find_device(device) as node:
-        found = node.capture(None if file is None else str(file.absolute()))
-    say(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
+    """Capture what a device sends and receives; end it with --stop.
+
+    Needs --device or --all; with --all each device has a file, whose name ends with the device's."""
+    if file is None and not stop:
+        raise ConfigError("FILE", MISSING, "a file to capture into, or --stop")
+    if file is not None and stop:
+        raise ConfigError("--stop", str(file), "either a file to capture into, or --stop")
+
+    def change(node: control.DeviceClient) -> Row:
+        own = file and (file.with_stem(f"{file.stem}-{node.name}") if everything else file)
+        return node.capture(None if own is None else str(own.absolute()))
+
+    def words(row: Row) -> str:
+        return f"{row['packets']:,} packets in {row['path']}" if stop else f"capturing to {row['path']}"
+
+    print_devices(as_json, each(targets(device, everything), change), words)
 
 
 @ctl_app.command("probe")
 def probe(
-    peer: Annotated[int, typer.Argument(min=0, help="The device's number of the peer, as `ctl qps --json` has it.")],
-    plane: Annotated[int, typer.Argument(min=0, max=31)],
+    peer: Annotated[int, typer.Argument(min=0, help="Number of the peer, as `ctl qps --json` shows it.")],
+    plane: PlaneIndex,
     ev: Annotated[
         list[int],
-        typer.Option("--ev", parser=an_ev_value, metavar="VALUE", help="As `ctl evs` has it; may be repeated."),
+        typer.Option(
+            "--ev", parser=an_ev_value, metavar="VALUE", help="Value of an EV, as `ctl evs` shows it. Repeatable."
+        ),
     ],
-    device: Device = None,
-    timeout: Annotated[str, typer.Option(help="How long to wait.")] = "1s",
+    device: DeviceName = None,
+    timeout: Annotated[str, typer.Option(help="How long to wait for answers.")] = "1s",
     dscp: Annotated[int | None, typer.Option(min=0, max=63, help="DSCP of the probes.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Probe selected paths to a peer."""
     with control.find_device(device) as node:
-        found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9, dscp)
+        found = control.probe(node, peer, plane, ev, seconds_of("--timeout", timeout, 0.001, 3600), dscp)
     rows = [asdict(one) for one in found]
 
     def table() -> Grid:
@@ -356,32 +457,36 @@ def probe(
             shown.add_row(ev_text(one.ev), word, trip, part, came)
         return shown
 
-    say_rows(as_json, rows, table)
+    print_rows(as_json, "probes", rows, table)
+    if any(one.took_ns is None for one in found):
+        raise typer.Exit(NO)
 
 
 @ctl_app.command("events")
 def events(
-    device: Device = None,
+    device: DeviceName = None,
     types: Annotated[
-        list[str] | None, typer.Option("--type", help=f"{', '.join(control.EVENT_TYPES)}; may be repeated.")
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help=f"{', '.join(control.EVENT_TYPES)}. Repeatable."),
     ] = None,
-    as_json: AsJson = False,
-    watch: Watch = 0,
+    as_json: AsJsonLines = False,
+    watch: Watch = False,
+    interval: Interval = None,
 ) -> None:
-    """Events of ports, paths and queue pairs; how many the device no longer holds."""
+    """Show events of ports, paths and queue pairs."""
     with control.find_device(device) as node:
-        _again(watch, lambda: _events(node, types or [], as_json))
+        again(watch, interval, lambda _: _events(node, types or [], as_json))
 
 
 def _events(node: control.DeviceClient, types: list[str], as_json: bool) -> None:
-    told = node.events(types)
-    if told.lost:
-        print(
-            json.dumps({"lost": told.lost}) if as_json else f"({told.lost:,} events before these are no longer known)"
-        )
-    for one in told.events:
+    found = node.events(types)
+    if found.lost and as_json:
+        print_json({"lost": found.lost}, is_stream=True)
+    elif found.lost:
+        print(f"({found.lost:,} earlier events were overwritten)")
+    for one in found.events:
         if as_json:
-            print(json.dumps(one), flush=True)
+            print_json(one, is_stream=True)
             continue
         clock = time.strftime("%H:%M:%S", time.localtime(one["at"])) + f"{one['at'] % 1:.6f}"[1:]
         say(f"{clock} {one['type']:<15} {printable(str(one.get('text', '')))}")
@@ -390,39 +495,28 @@ def _events(node: control.DeviceClient, types: list[str], as_json: bool) -> None
 @ctl_app.command("push")
 def push(
     denylist: Annotated[Path, typer.Argument(help="A denylist, as `softmrc mapper` writes it.")],
-    fabric: Annotated[Path, typer.Option("--fabric", help="The fabric file that its links are of.")],
+    fabric: Annotated[Path, typer.Option("--fabric", help="The fabric file of the denylist's links.")],
     as_json: AsJson = False,
 ) -> None:
-    """Apply a denylist to every running device: deny what it names, allow again what it no longer names.
-    Exit status 1 if one did not do all of it; the others have."""
+    """Apply a denylist to every running device.
+
+    Denies what it names, and allows again what it names no more. A device that fails does not stop the others."""
     from softmrc._support import resources
     from softmrc.fabric import AddressPlan, load
     from softmrc.fabric.denylist import Denylist
 
-    found, description = Denylist.load(denylist), load(resources.find(fabric, resources.FABRICS, "fabric"))
+    wanted, description = Denylist.load(denylist), load(resources.find(fabric, resources.FABRICS, "--fabric"))
     plan = AddressPlan(description.fabric, description.addressing)
-    found.links(description.fabric)
+    wanted.links(description.fabric)
     nodes = control.devices()
     if not nodes:
         raise UsageError("no device is running")
-    failures = [why for node in nodes if (why := _push(node, found, plan, as_json))]
-    if failures:
-        raise UsageError(f"of {len(nodes)} devices {len(failures)} did not apply the whole list: {'; '.join(failures)}")
+    found = each(nodes, lambda node: asdict(control.push(node, wanted, plan)))
+    print_devices(as_json, found, _pushed)
+    if any(row["failed"] for row in found):
+        raise typer.Exit(NO)
 
 
-def _push(node: control.DeviceClient, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:
-    """Apply the list to one device; errors do not stop the others."""
-    try:
-        with node:
-            done = control.push(node, denylist, plan)
-    except MrcError as error:
-        if as_json:
-            print(json.dumps({"device": node.name, "error": str(error)}))
-        return str(error)
-    if as_json:
-        print(json.dumps({"device": node.name} | asdict(done)))
-    else:
-        failed = f", {done.failed} failed" if done.failed else ""
-        left = f"{done.skipped} queue pairs left alone"
-        print(f"{node.name}: {done.denied} denied, {done.allowed} allowed, {left}{failed}")
-    return f"device {node.name} could not deny or allow {done.failed} paths" if done.failed else ""
+def _pushed(row: Row) -> str:
+    failed = f", {row['failed']} failed" if row["failed"] else ""
+    return f"{row['denied']} denied, {row['allowed']} allowed, {row['skipped']} queue pairs left alone{failed}"

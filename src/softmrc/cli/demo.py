@@ -36,7 +36,9 @@ BUSY = 0.75  # load for each core, above which figures are marked
 
 
 def demo(
-    engine: bool = typer.Option(False, "--engine", help="The engine alone, in a simulated network: one second."),
+    engine: bool = typer.Option(
+        False, "--engine", help="The engine alone: 64 MiB through a simulated network; takes a second."
+    ),
     in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
     on_loopback: bool = typer.Option(
         False, "--loopback", help="Without network namespaces: MRC injects the faults, and TCP has none."
@@ -49,7 +51,7 @@ def demo(
     ),
     output: Path = typer.Option(Path("demo-report.html"), metavar="FILE", help="Write the report to FILE."),
 ) -> None:
-    """Train over TCP and over MRC while the network breaks, and compare stalls, run time and weights.
+    """Train over TCP and over MRC while the network breaks, and compare the two.
 
     A small transformer trains on 4 ranks, each in a network namespace, over 4 planes. Each job runs undisturbed, then
     while the kernel takes links down and silences planes: about 90 seconds on two cores. It needs torch, and root or

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.terminal import MARKS
+from softmrc.cli.marks import MARKS
 from softmrc.demo.script import Director
 from softmrc.demo.story import TrainingRun, View, traffic_of
 from softmrc.engine import EvState

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from softmrc import wire
-from softmrc.errors import printable
+from softmrc.cli.options import AsJsonLines, print_json
+from softmrc.errors import MISSING, ConfigError, printable
 from softmrc.wire.keylog import KEYLOG, Keys
 from softmrc.wire.wireshark import install_wireshark
 
@@ -70,39 +71,41 @@ class _Columns:
 
 def dissect(
     capture: Annotated[Path | None, typer.Argument(help="A pcapng or pcap file.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only count, by interface and opcode.")] = False,
+    as_json: AsJsonLines = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Only count packets, by interface and opcode.")] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, max=(1 << 62), help="Stop after so many packets.")
+        int | None, typer.Option("--limit", "-n", min=1, max=(1 << 62), help="Stop after N packets.")
     ] = None,
     port: Annotated[
         list[int] | None,
         typer.Option(
             min=1,
             max=65535,
-            help="A UDP port of MRC; may be repeated. Without it: what the capture says; "
-            f"else {wire.UDP_PORT}, and any on which the ICRC is right.",
+            help="A UDP port of MRC. Repeatable. Default: the capture's own; else "
+            f"{wire.UDP_PORT} and every port with a correct ICRC.",
         ),
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(envvar=KEYLOG, help="A key log, to decrypt packets with.", show_default=False),
+        typer.Option(envvar=KEYLOG, help=f"A key log, to decrypt packets. Default: {KEYLOG}.", show_default=False),
     ] = None,
     install: Annotated[
         bool, typer.Option("--install-wireshark", help="Install the Lua dissector for Wireshark and tshark.")
     ] = False,
 ) -> None:
-    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or encryption."""
+    """Print a capture, one packet a line.
+
+    A line has time, plane, addresses, EV, path, ICRC or encryption, and the packet's fields."""
     if install:
         print(install_wireshark())
         return
     if capture is None:
-        raise typer.BadParameter("which capture? A pcapng or pcap file, or --install-wireshark", param_hint="CAPTURE")
+        raise ConfigError("CAPTURE", MISSING, "a pcapng or pcap file, or --install-wireshark")
     read: Iterator[wire.Record] = itertools.islice(wire.read_pcapng(capture), limit)
     start, records = _earliest(read)
     known = Keys.read(keys) if keys is not None else Keys()
     seen = (_look(record, port or (), known) for record in records)
-    if count:
+    if summary:
         _print_counts(seen, as_json)
     elif as_json:
         for one in seen:
@@ -214,7 +217,7 @@ def _print_counts(seen: Iterator[DissectedRecord], as_json: bool) -> None:
         if as_json:
             icrc = closing.removeprefix("icrc ").lower()
             about = {"interface": plane, "opcode": name, "icrc": icrc, "packets": packets}
-            sys.stdout.write(json.dumps(about) + "\n")
+            print_json(about, is_stream=True)
         else:
             line = f"{packets:9d} {plane:<8} {name:<22} {closing}"
             sys.stdout.write(line.rstrip() + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from softmrc._support.files import runtime_folder
+from softmrc.cli.options import AsJson, print_json
 from softmrc.cli.terminal import say
 from softmrc.collectives.ring_file import Owner, Recording, read
 from softmrc.errors import ConfigError, UsageError, printable
@@ -20,34 +20,42 @@ from softmrc.ops.explain import Cause, Explainer, Explanation
 
 def explain(
     number: Annotated[
-        int | None, typer.Argument(min=1, help="Number of the operation; default: the one that lost most time.")
+        int | None, typer.Argument(min=1, metavar="N", help="Number of the operation. Default: the one that lost most.")
     ] = None,
     recording: Annotated[
-        list[Path] | None, typer.Option(help="A rank's recording; repeat for all. Without: this user's.")
+        list[Path] | None, typer.Option(help="A rank's recording. Repeatable. Default: this user's newest job.")
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", "-d", help="A running device that marks bursts (NCCL's plugin): 4711-0, or 4711."),
+        typer.Option("--device", "-d", help="Explain bursts of this running device of the NCCL plugin: 4711-0."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Of which group; without it, of the newest job's the one that did most.")
+        str | None, typer.Option(help="Operations of this group. Default: the newest job's busiest group.")
     ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="List the groups of which there are recordings.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Every operation that took longer than usual.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    groups: Annotated[bool, typer.Option("--groups", help="List the groups that have recordings.")] = False,
+    every: Annotated[bool, typer.Option("--list", help="List every operation that took longer than usual.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Explain why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a
-    running NCCL job."""
+    """Explain why a collective operation was slow.
+
+    It reads what ranks record with SOFTMRC_RECORD=1, or asks a running device of the NCCL plugin (--device)."""
     if groups:
-        say("\n".join(map(str, _groups(_in_folder(runtime_folder())))) or "no recordings found")
+        there = _groups(_in_folder(runtime_folder()))
+        if as_json:
+            print_json({"groups": [one.to_json() for one in there]})
+        else:
+            say("\n".join(map(str, there)) or "no recordings found")
         return
     explainer = _bursts_of(device) if device else Explainer(_recordings(recording, group))
     found = explainer.slow() if every else [explainer.explain(number)]
-    if number is None and not as_json and all(one.cause is Cause.NOTHING for one in found):
+    if as_json:
+        print_json({"operations": [_as_json(verdict) for verdict in found]})
+        return
+    if number is None and all(one.cause is Cause.NOTHING for one in found):
         print("no operation took longer than usual")
         return
     for verdict in found:
-        say(json.dumps(_as_json(verdict)) if as_json else verdict)
+        say(verdict)
 
 
 def _bursts_of(device: str) -> BurstExplainer:
@@ -92,6 +100,15 @@ class _Group:
     @property
     def operations(self) -> int:
         return max(int(recording.operations["number"].max(initial=0)) for recording in self.recordings.values())
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "operations": self.operations,
+            "ranks": self.owner.size,
+            "recordings": len(self.recordings),
+            "program": self.owner.program,
+        }
 
     def __str__(self) -> str:
         ranks = (

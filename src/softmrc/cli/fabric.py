@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from softmrc._support import resources
 from softmrc._support.files import write_text
+from softmrc.cli.options import AsJson, print_json
 from softmrc.cli.terminal import terminal
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
@@ -20,16 +20,16 @@ fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_
 File = Annotated[
     Path, typer.Argument(help="A fabric file (TOML), or a name of `softmrc examples`.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 @fabric_app.command("config")
 def config(
     file: File,
-    target: Annotated[str, typer.Option(help="linux, frr or sonic.")] = "linux",
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
+    target: Annotated[str, typer.Option(metavar="linux|frr|sonic", help="What the configuration is for.")] = "linux",
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write.")] = Path("config"),
 ) -> None:
     """Write the configuration of every switch and host, one file each."""
+    configs.check_target(target)  # before a folder is made
     description = load(resources.find(file, resources.FABRICS, "file"))
     shape = description.fabric
     total = shape.hosts + shape.switches
@@ -45,7 +45,9 @@ def config(
 @fabric_app.command("draw")
 def draw(
     file: File,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="SVG file; - is stdout. Default: NAME.svg.")
+    ] = None,
 ) -> None:
     """Draw a fabric as SVG."""
     description = load(resources.find(file, resources.FABRICS, "file"))
@@ -61,14 +63,20 @@ def draw(
 @fabric_app.command("routes")
 def routes(
     file: File,
-    node: Annotated[str | None, typer.Argument(help="A switch: print its table. p0.leaf0")] = None,
-    source: Annotated[str | None, typer.Option("--from", help="A host: print its paths to another.")] = None,
-    to: Annotated[str | None, typer.Option(help="The other host.")] = None,
-    ev: Annotated[int | None, typer.Option(min=0, help="Only this EV.")] = None,
-    over: Annotated[str | None, typer.Option(help="Only EVs that cross this cable. p0.leaf0-spine1")] = None,
+    node: Annotated[str | None, typer.Argument(help="A switch, as p0.leaf0: print its table.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="HOST", help="Print the paths from this host.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="HOST", help="The host that they lead to.")] = None,
+    ev: Annotated[int | None, typer.Option(min=0, help="Only the path of this EV (an index).")] = None,
+    over: Annotated[
+        str | None, typer.Option(metavar="CABLE", help="Only paths over this cable, as p0.leaf0-spine1.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
+    """Show the paths between two hosts, or a switch's table.
+
+    Paths need --from and --to; a table needs the NODE."""
     description = load(resources.find(file, resources.FABRICS, "file"))
     plan_ = AddressPlan(description.fabric, description.addressing)
     of_paths = {"--from": source, "--to": to, "--ev": ev, "--over": over}
@@ -113,7 +121,7 @@ def _print_paths(plan_: AddressPlan, source: str, to: str, ev: int | None, over:
         carrier = str(plan_.carrier(*place)) if neutral else None
         rows.append({"ev": e, "path": str(plan_.path(*place)), "carrier": carrier, "links": names})
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json({"paths": rows})
         return
     for row in rows:
         hops = [str(name).split(".")[1] for name in row["links"]]
@@ -138,7 +146,7 @@ def _print_table(plan_: AddressPlan, name: str, as_json: bool) -> None:
         for e in entries
     ]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json({"switch": plan_.shape.name_of(node), "entries": rows})
         return
     print(f"{plan_.shape.name_of(node)}: {len(rows)} entries; everything else is dropped")
     for row in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import shlex
@@ -13,16 +12,15 @@ import socket
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 import softmrc
 from softmrc import _core
 from softmrc._support.subprocesses import python_command
-from softmrc.cli import agent
+from softmrc.cli import exporter
+from softmrc.cli.options import AsJson, print_json
 from softmrc.cli.terminal import terminal
 from softmrc.config import DeviceConfig, environment, interfaces
 from softmrc.config.planes import resolve, speed_text
@@ -118,7 +116,7 @@ def _sealing() -> Fact:
         return Fact("encryption", "not built: no secrets, no keys (OpenSSL's headers were not there)", False, fix)
     library, per_s = _core.cipher_speed()
     cipher = _core.faster_cipher().name.replace("_", "-")
-    return Fact("encryption", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
+    return Fact("encryption", f"{cipher}, {per_s / 1e9:.1f} GB/s a core now, {' '.join(library.split()[:2])}")
 
 
 def _credentials() -> list[Fact]:
@@ -149,12 +147,12 @@ def _as_root(*words: str) -> str:
     return _sudo() + shlex.join([*here, *words])
 
 
-def _agent() -> Fact:
-    missing = [name for name in agent.MODULES if importlib.util.find_spec(name) is None]
+def _exporter() -> Fact:
+    missing = [name for name in exporter.MODULES if importlib.util.find_spec(name) is None]
     if missing:
-        without = f"without {', '.join(missing)}; needed for `softmrc agent` and `softmrc dash` only"
-        return Fact("agent", without, False, agent.NEEDED)
-    return Fact("agent", "possible, as is the page (`softmrc dash`)")
+        without = f"{', '.join(missing)} not installed; needed for `softmrc exporter` and `softmrc dashboard` only"
+        return Fact("exporter", without, False, exporter.NEEDED)
+    return Fact("exporter", "`softmrc exporter` and `softmrc dashboard` can run")
 
 
 def _lab() -> Fact:
@@ -165,13 +163,16 @@ def _lab() -> Fact:
         return Fact("lab", f"needs {' and '.join(missing)}", False, f"{_sudo()}apt install {needed}")
     if os.geteuid() != 0:
         return Fact("lab", "needs root, for `softmrc lab` only", False, _as_root("lab", "up", "lab"))
-    without = bpf.missing()
-    return Fact("lab", f"without ECN and trimming: {without}" if without else "possible, with ECN and trimming")
+    if without := bpf.missing():
+        why, _, fix = without.partition(" (Debian: ")
+        fix = f"{_sudo()}{fix.removesuffix(')')}" if fix else ""
+        return Fact("lab", f"possible, without ECN and trimming: {why}", False, fix)
+    return Fact("lab", "possible, with ECN and trimming")
 
 
 def _tshark() -> Fact:
     if shutil.which("tshark"):
-        return Fact("tshark", "installed; `softmrc dissect --install-wireshark` teaches it MRC")
+        return Fact("tshark", "installed; `softmrc dissect --install-wireshark` adds the MRC dissector")
     return Fact("tshark", "not installed; needed to read captures with Wireshark's dissectors only", False,
                 f"{_sudo()}apt install tshark")  # fmt: skip
 
@@ -190,7 +191,7 @@ def facts() -> list[Fact]:
         _limits(),
         _torch(),
         _gpu(),
-        _agent(),
+        _exporter(),
         _lab(),
         _tshark(),
     ]
@@ -198,11 +199,13 @@ def facts() -> list[Fact]:
     return found
 
 
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Check this machine and print the command that installs or fixes what is missing."""
+def info(as_json: AsJson = False) -> None:
+    """Check this machine and print the fix for anything missing.
+
+    ✓: fine. –: missing or limited; the line below it fixes that."""
     found = facts()
     if as_json:
-        print(json.dumps([asdict(fact) for fact in found], indent=2))
+        print_json({"facts": [asdict(fact) for fact in found]})
         return
     console = terminal()
     width = max(len(fact.name) for fact in found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,8 @@ from rich.text import Text
 
 from softmrc._support import resources
 from softmrc._support.files import read_text, write_text
-from softmrc._support.units import as_duration_ns, rate_text
+from softmrc._support.units import rate_text
+from softmrc.cli.options import AsJson, print_json, seconds_of
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Tier, link_name
@@ -23,9 +23,9 @@ from softmrc.lab.faults import usual_mode
 from softmrc.lab.lab import take_down
 
 REBOOT = "5s"  # how long a node is gone
-lab_app = typer.Typer(help="A fabric of network namespaces on this machine (needs root).", no_args_is_help=True)
+lab_app = typer.Typer(help="Build a fabric of network namespaces (needs root).", no_args_is_help=True)
 Name = Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.", show_default=False)]
-Plane = Annotated[int, typer.Option(min=0, help="The plane of a name that does not say: leaf0 is p0.leaf0.")]
+Plane = Annotated[int, typer.Option(min=0, help="Plane of names without one: leaf0 is p0.leaf0.")]
 
 
 @lab_app.command("up")
@@ -33,6 +33,7 @@ def up(
     file: Annotated[
         Path, typer.Argument(help="A lab file (TOML), or a name of `softmrc examples`.", show_default=False)
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Build a lab; one that is up already is left as it is."""
     file = resources.find(file, resources.FABRICS, "file")
@@ -41,6 +42,9 @@ def up(
     lab = Lab.up(read_text(file, "file"), stem)
     took = time.monotonic() - start
     shape, wanted = lab.shape, lab.description.switch
+    if as_json:
+        print_json(_about(lab) | {"up_s": took, "without": lab.record.without})
+        return
     print(
         f"lab {lab.name}: {shape.hosts} hosts × {shape.planes} planes × ({shape.leaves} + {shape.t1_switches}"
         + (f" + {shape.t2_switches}" if shape.pods else "")
@@ -53,36 +57,46 @@ def up(
         print(" and ".join(acts) + " in the kernel")
 
 
+def _about(lab: Lab) -> dict[str, object]:
+    shape = lab.shape
+    sizes: dict[str, object] = {"planes": shape.planes, "hosts": shape.hosts, "switches": shape.switches}
+    return {"lab": lab.name} | sizes | {"cables": shape.cables}
+
+
 @lab_app.command("down")
 def down(
     which: Annotated[str | None, typer.Argument(metavar="LAB", help="Which lab, if several are up.")] = None,
     name: Name = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every lab, and what a crash left behind.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All labs, and what a crash left behind.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a lab and everything it made."""
     start = time.monotonic()
     if which is not None and name is not None and which != name:
         raise ConfigError("--lab", name, f"the same lab as {which}, or only one of them")
     gone = take_down(which or name, everything)
+    if as_json:
+        print_json({"labs": gone})
+        return
     words = ", ".join(gone) if gone else "no lab"
     print(f"{words}: down in {time.monotonic() - start:.2f} s")
 
 
 @lab_app.command("inspect")
 def inspect(
-    node: Annotated[str | None, typer.Argument(help="Only this node's ports. p0.leaf0")] = None,
+    node: Annotated[str | None, typer.Argument(help="Only the ports of this node, as p0.leaf0.")] = None,
     name: Name = None,
     plane: Plane = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """What is up, what is broken, and what every port has sent."""
+    """Show nodes, faults, and what every port has sent."""
     lab = Lab.find(name)
     states = lab.ports(queues=True)
     if node is not None:
         wanted = lab.shape.parse_node(node, plane)
         states = [state for state in states if state.node == wanted]
     if as_json:
-        print(json.dumps(_as_json(lab, states), indent=2))
+        print_json(_as_json(lab, states))
         return
     console = terminal()
     broken = ", ".join(f"{what} ({how})" for what, how in lab.record.failures.items()) or "nothing"
@@ -154,10 +168,12 @@ def _nodes_table(lab: Lab, states: list[PortState]) -> Table:
 
 @lab_app.command("graph")
 def graph(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="SVG file; - is stdout. Default: LAB.svg.")
+    ] = None,
     name: Name = None,
 ) -> None:
-    """Draw a lab as SVG, what is broken in red."""
+    """Draw a lab as SVG, with faults in red."""
     lab = Lab.find(name)
     picture = draw(lab.shape, f"lab {lab.name}", lab.record.failures)
     if output is not None and str(output) == "-":
@@ -170,49 +186,61 @@ def graph(
 
 @lab_app.command("exec", context_settings={"ignore_unknown_options": True})
 def execute(
-    node: Annotated[str, typer.Argument(help="A host or a switch. host0", show_default=False)],
+    node: Annotated[str, typer.Argument(help="A host or a switch, as host0.", show_default=False)],
     command: Annotated[list[str], typer.Argument(help="What to run there, after --", show_default=False)],
     name: Name = None,
 ) -> None:
-    """Run a command inside a node: `softmrc lab exec host0 -- ip -6 route`."""
+    """Run a command in a node's network namespace."""
     Lab.find(name).execute(node, command)
 
 
 @lab_app.command("fail")
 def fail(
-    target: Annotated[str, typer.Argument(help="leaf0-spine1, p2.host3-leaf1, spine1", show_default=False)],
+    target: Annotated[
+        str, typer.Argument(help="A cable or a node: leaf0-spine1, p2.host3-leaf1, spine1.", show_default=False)
+    ],
     mode: Annotated[
         str | None,
         typer.Option(
-            help="default: down for cables, reboot for nodes; blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; "
-            "a node: reboot, blackhole"
+            metavar="FAULT",
+            help="Cables: down (default), blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms. Nodes: "
+            "reboot (default), blackhole.",
         ),
     ] = None,
     name: Name = None,
     plane: Plane = 0,
-    lasting: Annotated[
-        str | None, typer.Option("--for", help=f"Heal after this time, e.g. 3s. A reboot always heals: {REBOOT}")
+    duration: Annotated[
+        str | None, typer.Option(help=f"Heal after this time. Default: never; a reboot: {REBOOT}.", show_default=False)
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Break a cable or a node."""
     lab, mode = Lab.find(name), mode or usual_mode(target)
-    length_ns = as_duration_ns("for", lasting or REBOOT) if lasting or mode == "reboot" else None
+    length_s = seconds_of("--duration", duration or REBOOT, 0.001) if duration or mode == "reboot" else None
     broken = lab.fail(target, mode, plane)
-    print(f"{broken}: {mode}" + (f", back in {length_ns / 1e9:g} s" if length_ns else ""), flush=True)
-    if length_ns is not None:
+    if not as_json:
+        print(f"{broken}: {mode}" + (f", back in {length_s:g} s" if length_s else ""), flush=True)
+    if length_s is not None:
         try:
-            time.sleep(length_ns / 1e9)
+            time.sleep(length_s)
         finally:
             lab.heal(broken)
+    if as_json:
+        print_json({"element": broken, "mode": mode, "healed_after_s": length_s})
+    elif length_s is not None:
         print(f"{broken}: healed")
 
 
 @lab_app.command("heal")
 def heal(
-    target: Annotated[str | None, typer.Argument(help="What to repair; without it, everything.")] = None,
+    target: Annotated[str | None, typer.Argument(help="What to repair. Default: everything.")] = None,
     name: Name = None,
     plane: Plane = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Repair what is broken."""
     healed = Lab.find(name).heal(target, plane)
+    if as_json:
+        print_json({"healed": healed})
+        return
     print("\n".join(f"{each}: healed" for each in healed) or "nothing is broken")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import signal
 import sys
 import threading
@@ -18,7 +17,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+
+from softmrc.cli.help import HelpCommand, HelpGroup, tidy, with_metavars
 
 BENCH = "softmrc-bench"
 
@@ -30,6 +30,7 @@ class LazyCommand(NamedTuple):
     module: str
     attribute: str  # a function or a typer.Typer
     help: str
+    panel: str = "Commands"  # where the group's help lists it
     distribution: str = ""  # the one that the module comes with, where that is not softmrc
 
     def load(self) -> Any:
@@ -42,9 +43,9 @@ class LazyCommand(NamedTuple):
             holder.add_typer(found, name=self.name)
         else:
             holder.command(self.name)(found)
-        unfold_help(holder)
+        tidy(holder)
         group: Any = typer.main.get_command(holder)
-        return group.commands[self.name]
+        return with_metavars(group.commands[self.name])
 
 
 @contextmanager
@@ -75,21 +76,12 @@ def _default_sigint() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def unfold_help(of: typer.Typer) -> None:
-    """Remove the line breaks of docstrings, so that a help text wraps at the width of the terminal."""
-    for command in of.registered_commands:
-        text = command.help or inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
-    for group in of.registered_groups:
-        if group.typer_instance is not None:
-            unfold_help(group.typer_instance)
-
-
 class Commands(MutableMapping[str, Any]):
     """The commands of a group, by name. Looking a command up imports it; iterating over the names does not."""
 
     def __init__(self, loaded: Mapping[str, Any], table: Sequence[LazyCommand] = ()) -> None:
-        self._all: dict[str, Any] = {**loaded, **{entry.name: entry for entry in table}}
+        self._table = {entry.name: entry for entry in table}
+        self._all: dict[str, Any] = {**loaded, **self._table}
 
     def __getitem__(self, name: str) -> Any:
         found = self._all[name]
@@ -113,17 +105,18 @@ class Commands(MutableMapping[str, Any]):
         return name in self._all
 
     def listed(self) -> Commands:
-        """For `--help` of the group: what is not imported is a placeholder with a name and a help line only."""
-        found = {
-            n: TyperCommand(n, help=one.help) if isinstance(one, LazyCommand) else one for n, one in self._all.items()
-        }
-        return Commands(found)
+        """For what needs names and help lines only: what is not imported is a placeholder with these."""
+        return Commands({name: self._shown(name, one) for name, one in self._all.items()})
+
+    def _shown(self, name: str, one: Any) -> Any:
+        entry = self._table.get(name)
+        return one if entry is None else HelpCommand(name, help=entry.help, rich_help_panel=entry.panel)
 
 
-def group_of(*table: LazyCommand) -> type[TyperGroup]:
+def group_of(*table: LazyCommand) -> type[HelpGroup]:
     """A `cls` for typer.Typer. The commands of the table follow those that are registered in the usual way."""
 
-    class Group(TyperGroup):
+    class Group(HelpGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             self.commands = self._table = Commands(self.commands, table)
@@ -131,9 +124,16 @@ def group_of(*table: LazyCommand) -> type[TyperGroup]:
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
 
-        def format_help(self, ctx: Any, formatter: Any) -> None:
+        def _listed(self) -> Any:
             listed: Any = copy.copy(self)
             listed.commands = self._table.listed()
-            super(Group, listed).format_help(ctx, formatter)
+            return listed
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            super(Group, self._listed()).format_help(ctx, formatter)
+
+        def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+            ctx.command = self._listed()
+            return super(Group, ctx.command).shell_complete(ctx, incomplete)
 
     return Group

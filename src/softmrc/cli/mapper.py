@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,9 @@ from rich.text import Text
 
 from softmrc._support import resources
 from softmrc._support.units import as_duration_ns, as_share, share_text
-from softmrc.cli.terminal import a_number, terminal
+from softmrc.cli.exit_codes import NO
+from softmrc.cli.options import AsJson, DeviceName, Seed, print_json, seconds_of
+from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape, load
 from softmrc.ops import control
@@ -24,34 +26,34 @@ from softmrc.ops.mapper import Components, Finding, Mapper, MapperSettings, Stat
 if TYPE_CHECKING:
     from softmrc.ops.mapper.simulated import SimulatedFabric
 
-mapper_app = typer.Typer(help="Find what is broken in a fabric: probe every path.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a verdict.")]
-DenylistFile = Annotated[
-    Path | None, typer.Option("--denylist", help="Write a denylist of what is broken to this file.")
+mapper_app = typer.Typer(help="Locate faults in a fabric: probe every path.", no_args_is_help=True)
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write a denylist of the broken components to this file.")
 ]
-Lanes = Annotated[int, typer.Option(min=1, max=64, help="Ports of a leaf that share a transceiver.")]
+PortsPerOptic = Annotated[int, typer.Option(min=1, max=64, help="Ports of a leaf that share a transceiver.")]
 SIM_KINDS = {"dead": "black_hole", "loss": "loss", "corrupt": "corrupt", "slow": "slow"}
 
 
 @mapper_app.command("lab")
 def lab(
     name: Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.")] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.5, max=86400, callback=a_number, help="Seconds to probe before the verdict.")
-    ] = 3.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep running and print changes, until Ctrl-C.")] = False,
-    denylist: DenylistFile = None,
-    lanes: Lanes = 1,
+    duration: Annotated[str, typer.Option(help="How long to probe before the verdict.")] = "3s",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C: print every change.")] = False,
+    output: Output = None,
+    ports_per_optic: PortsPerOptic = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Map a lab with real packets through the kernel's SRv6 (needs root)."""
+    """Probe a lab with real packets over the kernel's SRv6 (needs root).
+
+    With --watch, --json prints one object a line."""
+    seconds = seconds_of("--duration", duration, 0.5, 86_400)
     from softmrc.lab import Lab
     from softmrc.ops.mapper.lab_fabric import LabFabric, lab_settings
 
     found = Lab.find(name)
-    settings = lab_settings(found, lanes)
+    settings = lab_settings(found, ports_per_optic)
     with LabFabric(found) as fabric:
-        _run(Mapper(fabric, settings), found.name, seconds, watch, denylist, as_json)
+        _run(Mapper(fabric, settings), found.name, seconds, watch, output, as_json)
 
 
 @mapper_app.command("sim")
@@ -61,23 +63,25 @@ def sim(
     ],
     broken: Annotated[
         list[str] | None,
-        typer.Option("--break", help="What to break: NAME=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
+        typer.Option("--break", metavar="NAME=FAULT", help="FAULT: dead, loss:1%, corrupt:1%, slow:25% or flap:50ms."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, callback=a_number, help="Simulated seconds.")] = 1.4,
-    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1)] = 1,
-    denylist: DenylistFile = None,
-    lanes: Lanes = 1,
+    duration: Annotated[str, typer.Option(help="Simulated time.")] = "1.4s",
+    seed: Seed = 1,
+    output: Output = None,
+    ports_per_optic: PortsPerOptic = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Map a simulated fabric with faults of your choice."""
+    """Probe a simulated fabric with the faults of --break."""
+    seconds = seconds_of("--duration", duration, 0.2, 60)
     from softmrc.ops.mapper.simulated import SimulatedFabric
 
     description = load(resources.find(file, resources.FABRICS, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
-    components = Components(description.fabric, lanes)
+    components = Components(description.fabric, ports_per_optic)
     for text in broken or []:
         plant(fabric, components, text, seconds)
-    _run(Mapper(fabric, sim_settings(description.fabric, lanes)), description.name, seconds, False, denylist, as_json)
+    settings = sim_settings(description.fabric, ports_per_optic)
+    _run(Mapper(fabric, settings), description.name, seconds, False, output, as_json)
 
 
 def sim_settings(shape: Shape, lanes: int = 1) -> MapperSettings:
@@ -93,26 +97,32 @@ def plant(fabric: SimulatedFabric, components: Components, text: str, seconds: f
     kind, _, argument = how.partition(":")
     links = components.named(name).links
     if kind == "flap" and argument:
-        period_s = as_duration_ns("break", argument) / 1e9
+        period_s = as_duration_ns("--break", argument) / 1e9
         for i in range(int(seconds / period_s) + 1):
             fabric.break_links("heal" if i % 2 else "black_hole", links, i * period_s)
     elif kind == "dead" and not argument:
         fabric.break_links("black_hole", links, 0.0)
-    elif kind in ("loss", "corrupt", "slow") and argument and as_share("break", argument) > 0:
-        fabric.break_links(SIM_KINDS[kind], links, 0.0, as_share("break", argument))
+    elif kind in ("loss", "corrupt", "slow") and argument and as_share("--break", argument) > 0:
+        fabric.break_links(SIM_KINDS[kind], links, 0.0, as_share("--break", argument))
     else:
-        raise ConfigError("break", text, "NAME=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
+        raise ConfigError("--break", text, "NAME=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
 
 
 @mapper_app.command("ecmp")
 def by_ports(
-    others: Annotated[list[Path] | None, typer.Argument(help="Files that other hosts saved, to combine.")] = None,
-    device: Annotated[str | None, typer.Option("--device", "-d", help="4711-0; without it, all of this user.")] = None,
+    others: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Results of other hosts, to combine. Repeatable.")
+    ] = None,
+    device: DeviceName = None,
     rounds: Annotated[int, typer.Option(min=0, max=100_000, help="Probes over each source port; 0: none.")] = 50,
-    save: Annotated[Path | None, typer.Option(help="Save the results here, for another host to combine.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the results here, for another host to combine.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """ECMP networks: probe over each source port of running devices and report which fail."""
+    """Probe an ECMP network over each source port of running devices.
+
+    Without --device, over those of all devices of this user."""
     cells = [cell for path in others or [] for cell in ecmp.load(path)]
     if rounds:
         nodes = [control.find_device(device)] if device else control.devices()
@@ -121,39 +131,44 @@ def by_ports(
         for node in nodes:
             with node:
                 cells += ecmp.probe_all(node, rounds)
-    if save is not None:
-        ecmp.save(save, cells)
+    if output is not None:
+        ecmp.save(output, cells)
     found = ecmp.judge(cells)
     if as_json:
         rows = [asdict(one) | {"name": one.name, "state": one.state.value} for one in found]
-        print(json.dumps({"cells": len(cells), "probes": sum(one.sent for one in cells), "findings": rows}))
-        return
-    table = Table("broken", "what", "how", "evidence")
-    for one in found:
-        table.add_row(one.name, one.kind, Text(one.how, "red"), f"{one.lost:,} lost, {one.sent - one.lost:,} fine")
-    terminal().print(table if found else f"nothing is broken ({sum(one.sent for one in cells):,} probes)")
+        print_json({"cells": len(cells), "probes": sum(one.sent for one in cells), "findings": rows})
+    else:
+        table = Table("broken", "what", "how", "evidence")
+        for one in found:
+            table.add_row(one.name, one.kind, Text(one.how, "red"), f"{one.lost:,} lost, {one.sent - one.lost:,} fine")
+        terminal().print(table if found else f"nothing is broken ({sum(one.sent for one in cells):,} probes)")
+    if found:
+        raise typer.Exit(NO)
 
 
-def _run(mapper: Mapper, name: str, seconds: float, watch: bool, denylist: Path | None, as_json: bool) -> None:
-    """Steps until the time is over; with `watch` for ever, a verdict whenever it changes."""
+def _run(mapper: Mapper, name: str, seconds: float, watch: bool, output: Path | None, as_json: bool) -> None:
+    """Steps until the time is over; with `watch` until Ctrl-C, a verdict whenever it changes."""
     console = terminal()
     shown: set[tuple[str, State]] | None = None
-    while True:
-        found = mapper.step()
-        is_time = mapper.fabric.now_s >= seconds
-        keys = {one.key for one in found}
-        if is_time and keys != shown:
-            shown = keys
-            if denylist is not None:
-                denylist_of(name, mapper.fabric.shape, found).save(denylist)
-            _say(console, mapper, name, found, as_json)
-        if is_time and not watch:
-            return
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        while True:
+            found = mapper.step()
+            is_time = mapper.fabric.now_s >= seconds
+            keys = {one.key for one in found}
+            if is_time and keys != shown:
+                shown = keys
+                if output is not None:
+                    denylist_of(name, mapper.fabric.shape, found).save(output)
+                _say(console, mapper, name, found, as_json, watch)
+            if is_time and not watch:
+                break
+    if shown and not watch:
+        raise typer.Exit(NO)
 
 
-def _say(console: Console, mapper: Mapper, name: str, found: list[Finding], as_json: bool) -> None:
+def _say(console: Console, mapper: Mapper, name: str, found: list[Finding], as_json: bool, is_stream: bool) -> None:
     if as_json:
-        print(json.dumps(verdict(mapper, name, found)), flush=True)
+        print_json(verdict(mapper, name, found), is_stream)
         return
     clock = time.strftime("%H:%M:%S")
     looked = f"{mapper.sent_packets:,} packets, {share_text(mapper.bandwidth_share(mapper.fabric.now_s))} of a link"

@@ -6,5 +6,5 @@ from softmrc.nccl import plugin_path
 
 
 def nccl_plugin() -> None:
-    """Print the path of NCCL's network plugin: NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun ..."""
+    """Print the path of the NCCL network plugin."""
     print(plugin_path())

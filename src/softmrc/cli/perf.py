@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 
+from softmrc.cli.options import AsJsonLines, Planes, Secret, planes_of, print_json, seconds_of
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.connection import Connection, Message, Refusals, RemoteRegion, connect, listen
@@ -184,24 +184,30 @@ def together_gbps(connections: list[Connection], size: int, seconds: float) -> f
 
 
 def perf(
-    address: str = typer.Argument("", help="The server's HOST:PORT; without it, be the server."),
-    host: str = typer.Option("127.0.0.1", help="Server: where to listen."),
-    port: int = typer.Option(7471, min=0, max=65535, help="Server: the TCP port to listen on."),
-    plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    seconds: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Client: time for each size."),
-    size: list[int] = typer.Option(
-        [], min=1, max=LARGEST, help="Client: bytes of a message; repeat for more. Without it: 2 B to 16 MiB."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Client: print one JSON object a size, as it is measured."),
-    once: bool = typer.Option(False, help="Server: exit after the first client that measures."),
-    lanes: int = typer.Option(
-        0, min=0, max=64, help="Lanes of this side; a client has a connection in each. 0: one, or by cores."
-    ),
-    secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="The server to measure against. Without it, be the server.")
+    ] = "",
+    host: Annotated[str, typer.Option(help="Server: the address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Server: the TCP port to listen on.")] = 7471,
+    planes: Planes = None,
+    duration: Annotated[str, typer.Option(help="Client: time to measure each size.")] = "500ms",
+    size: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=LARGEST, help="Client: bytes of a message. Repeatable. Default: 2 B to 16 MiB."),
+    ] = None,
+    as_json: AsJsonLines = False,
+    once: Annotated[bool, typer.Option("--once", help="Server: exit after the first client that measures.")] = False,
+    threads: Annotated[
+        int, typer.Option(min=0, max=64, help="Threads; a client opens a connection in each. Default: by cores.")
+    ] = 0,
+    secret: Secret = None,
 ) -> None:
-    """Measure bandwidth and latency between two nodes: a server here, a client there."""
+    """Measure bandwidth and latency between two nodes.
+
+    Run `softmrc perf` on one node and `softmrc perf HOST:PORT` on the other."""
     console = terminal()
-    settings: dict[str, Any] = {"planes": plane or None, "secret": secret_from(secret), "lanes": lanes}
+    seconds = seconds_of("--duration", duration, 0.05, 3600)
+    settings: dict[str, Any] = {"planes": planes_of(planes), "secret": secret_from(secret), "lanes": threads}
     if not address:
         serve(host, port, once, console, **settings)
         return
@@ -210,12 +216,12 @@ def perf(
         connection = stack.enter_context(connect(far_host, far_port, memory=bytearray(max(SIZES)), **settings))
         memory_of(connection, MEMORY)
         connections = [connection]
-        for _ in range(1, lanes):
+        for _ in range(1, threads):
             more = connect(far_host, far_port, device=connection.device, secret=settings["secret"])
             connections.append(stack.enter_context(more))
         if not as_json:
-            planes = ", ".join(map(str, connection.device.local_planes))
-            console.print(f"{planes} → {connection.peer}", highlight=False, soft_wrap=True)
+            here = ", ".join(map(str, connection.device.local_planes))
+            console.print(f"{here} → {connection.peer}", highlight=False, soft_wrap=True)
             print(HEAD)
         for one in size or SIZES:
             one_way = latency_us(connection, one, 200 if one < 1 << 20 else 10)
@@ -233,6 +239,6 @@ def _print_row(size: int, one_way_us: float, gbps: float, as_json: bool) -> None
     messages = gbps * 1e9 / 8 / size
     if as_json:
         row = {"bytes": size, "one_way_us": one_way_us, "gbps": gbps, "messages_per_s": messages}
-        print(json.dumps(row), flush=True)
+        print_json(row, is_stream=True)
     else:
         print(f"{size:>12,} {one_way_us:>14,.1f} {gbps:>10,.3f} {messages:>14,.0f}", flush=True)

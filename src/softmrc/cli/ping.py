@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import typer
 
 from softmrc._support.units import ev_text
-from softmrc.cli.terminal import Grid, a_number, terminal
+from softmrc.cli.exit_codes import NO
+from softmrc.cli.options import AsJson, Planes, Secret, planes_of, print_json, seconds_of
+from softmrc.cli.terminal import Grid, terminal
 from softmrc.connection import Connection, connect
 from softmrc.device import EventType
 from softmrc.engine import EvState
@@ -115,27 +117,25 @@ class Row:
 
 
 def ping(
-    address: str = typer.Argument(help="Where a node listens: HOST:PORT."),
-    plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    count: int = typer.Option(5, min=1, max=1000, help="Probes on every path."),
-    interval_ms: float = typer.Option(
-        100.0, min=1.0, max=3_600_000, callback=a_number, help="Pause between two rounds."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
-    secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where a node listens, as `softmrc perf` does.")],
+    planes: Planes = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Probes on every path.")] = 5,
+    interval: Annotated[str, typer.Option(help="Pause between two rounds.")] = "100ms",
+    as_json: AsJson = False,
+    secret: Secret = None,
 ) -> None:
-    """Probe every path to a node: round trip, loss and path MTU. Exits with 1 if a probe was lost or a plane does not
-    carry full-size packets."""
+    """Probe every path to a node: round trip, loss, path MTU."""
     host, port = split_address(address)
-    with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
+    pause_s = seconds_of("--interval", interval, 0.001, 3600)
+    with connect(host, port, planes=planes_of(planes), secret=secret_from(secret)) as connection:
         carried = [PlaneStatus.of(connection, number) for number in range(len(connection.device.local_planes))]
-        answers = probe_all(connection, count, interval_ms / 1000)
+        answers = probe_all(connection, count, pause_s)
         states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}
         rows = [Row.of(connection, path, times, count, states[path]) for path, times in answers.items()]
         to = str(connection.peer)
     if as_json:
         found = {"peer": to, "planes": [asdict(one) for one in carried], "paths": [asdict(row) for row in rows]}
-        print(json.dumps(found, indent=2))
+        print_json(found)
     else:
         heads = ("plane", "path", "median", "best", "worst", "loss", "seen")
         title = f"{len(rows)} paths to {to}; round trips in µs"
@@ -150,4 +150,4 @@ def ping(
                     f"of {one.full:,} they do not"
                 )
     if any(row.answered < row.sent for row in rows) or any(one.is_narrow for one in carried):
-        raise typer.Exit(1)
+        raise typer.Exit(NO)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +18,9 @@ from rich.text import Text
 from softmrc._support import resources
 from softmrc._support.files import check_place, write_text
 from softmrc._support.units import as_rate_bps, as_share
-from softmrc.cli.fabric import AsJson, File
+from softmrc.cli.exit_codes import NO
+from softmrc.cli.fabric import File
+from softmrc.cli.options import AsJson, Report, Seed, print_json
 from softmrc.cli.terminal import PAPER, terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import load
@@ -29,7 +31,23 @@ from softmrc.planner import summary
 from softmrc.planner.availability import PART_WORDS
 
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
-Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.", show_default=False)]
+COUNT = re.compile(r"([0-9]{1,12})([kM]?)")
+
+
+def _gpus(text: str) -> int:
+    """131072, or 128k."""
+    match = COUNT.fullmatch(text)
+    if match is None:
+        raise ConfigError("--gpus", text, "a whole number of GPUs, as 8192, 8k or 1M")
+    return int(match[1]) * {"": 1, "k": 1000, "M": 1_000_000}[match[2]]
+
+
+def _spares(text: str) -> float:
+    """A share of the GPUs. A plain 1 is refused: it would be as many spares as GPUs."""
+    share = as_share("--spares", text)
+    if share == 1 and "%" not in text:
+        raise ConfigError("--spares", text, "a share; 1% of the GPUs is 1% or 0.01, as many spares as GPUs 100%")
+    return share
 
 
 def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
@@ -54,47 +72,48 @@ def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
 
 
 def plan(
-    gpus: Annotated[int, typer.Option(min=2, help="How many GPUs to connect.")] = 131072,
-    nic: Annotated[str, typer.Option(help="The rate of a NIC.")] = "800G",
-    switch: Annotated[str, typer.Option(help="The capacity of a switch.")] = "51.2T",
-    planes: Annotated[str, typer.Option(help="Numbers of planes to compare.")] = "1,2,4,8",
-    tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "1,2,3,4",
-    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a leaf.")] = "1",
-    nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
-    spares: Annotated[str, typer.Option(help="Spare GPUs, each with its ports: a share of the others.")] = "1%",
-    lane: Annotated[str, typer.Option(help="The rate of a switch's lane: it has no more ports than lanes.")] = "100G",
-    all_tiers: Annotated[bool, typer.Option("--all", help="Also designs with more tiers than they need.")] = False,
-    prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
-    write: Annotated[
+    gpus: Annotated[str, typer.Option(metavar="N", help="GPUs to connect, as 8192 or 8k.")] = "131072",
+    nic: Annotated[str, typer.Option(help="Rate of a NIC.")] = "800G",
+    switch: Annotated[str, typer.Option(help="Capacity of a switch.")] = "51.2T",
+    planes: Annotated[str, typer.Option(metavar="N,…", help="Numbers of planes to compare.")] = "1,2,4,8",
+    tiers: Annotated[str, typer.Option(metavar="N,…", help="Numbers of tiers to consider.")] = "1,2,3,4",
+    oversubscription: Annotated[str, typer.Option(metavar="RATIO,…", help="Downlinks to uplinks of a leaf.")] = "1",
+    nics_per_gpu: Annotated[int, typer.Option(min=1, help="NICs of each GPU.")] = 1,
+    spares: Annotated[str, typer.Option(metavar="SHARE", help="Spare GPUs, as a share of the GPUs.")] = "1%",
+    serdes: Annotated[str, typer.Option(help="Rate of a switch's SerDes lane; a port has at least one.")] = "100G",
+    include_poor: Annotated[
+        bool, typer.Option("--include-poor", help="Also designs with more tiers than they need.")
+    ] = False,
+    prices: Annotated[Path | None, typer.Option(help="A price file. Default: assumed prices.")] = None,
+    output: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the design, if only one is left, as the file that assess, sim, lab and fabric read.",
-            show_default=False,
-        ),
+        typer.Option("--output", "-o", help="Write the design as a fabric file, if only one is left."),
     ] = None,
     as_json: AsJson = False,
     report: Report = None,
 ) -> None:
-    """Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."""
+    """Compare network designs: switches, optics, failures, cost.
+
+    assess, sim, lab and fabric read the file of --output."""
     check_place(report)
     question = plans.DesignSpec(
-        gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu, as_share("spares", spares),
-        as_rate_bps("lane", lane),
+        _gpus(gpus), as_rate_bps("--nic", nic), as_rate_bps("--switch", switch), nics_per_gpu, _spares(spares),
+        as_rate_bps("--serdes", serdes),
     )  # fmt: skip
     book = plans.Prices.load(prices)
     found = plans.compare(
-        question, book, _numbers("planes", planes, 1024), _numbers("tiers", tiers, 16),
-        _fractions("oversubscription", oversubscription), not all_tiers,
+        question, book, _numbers("--planes", planes, 1024), _numbers("--tiers", tiers, 16),
+        _fractions("--oversubscription", oversubscription), not include_poor,
     )  # fmt: skip
-    if write is not None:
-        _write_fabric(write, question, found)
+    if output is not None:
+        _write_fabric(output, question, found)
     if as_json:
-        print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
+        print_json({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]})
     else:
         _print_plan(question, found, book)
     _write_report(report, lambda: reports.plan_html(question, found, book))
     if all(isinstance(d, plans.Impossible) for d in found):
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 def _print_plan(question: plans.DesignSpec, found: list[plans.Design | plans.Impossible], book: plans.Prices) -> None:
@@ -107,8 +126,7 @@ def _print_plan(question: plans.DesignSpec, found: list[plans.Design | plans.Imp
         console.print(_plan_table(shown))
         left = left[len(shown) :]
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
-        words = f"{refused.planes} × {refused.tiers} not feasible; {refused.reason}"
-        console.print(words, style="yellow", highlight=False)
+        console.print(f"{refused.name}: not feasible: {refused.reason}", style="yellow", highlight=False)
     for words in reports.spare_places(found) + reports.lane_notes(question, found):
         console.print(words, style="yellow", highlight=False)
     note = reports.plan_note(book) if designs else "No design that was asked for can be built."
@@ -119,8 +137,8 @@ def _write_fabric(path: Path, question: plans.DesignSpec, found: list[plans.Desi
     designs = [d for d in found if isinstance(d, plans.Design)]
     if len(designs) != 1:
         have = ", ".join(f"{reports.plan_cell(d, 'shape')} ({reports.plan_cell(d, 'split')})" for d in designs)
-        have = have or "none that can be built"
-        raise ConfigError("write", str(path), f"one design; say --planes, --tiers, --oversubscription. Here are {have}")
+        left = f"one design, and {len(designs)} are left: {have}; choose with --planes, --tiers or --oversubscription"
+        raise ConfigError("--output", str(path), left if designs else "one design, and none can be built")
     write_text(path, plans.fabric_file(question, designs[0]))
     terminal(stderr=True).print(f"Fabric: {path}", style="dim")
 
@@ -148,18 +166,20 @@ def _plan_table(designs: list[plans.Design]) -> Table:
 def assess(
     file: File,
     trials: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Months to simulate; 0: as many as take a few seconds.")
+        int, typer.Option(min=0, max=100_000, help="Months to simulate. Default: as many as take a few seconds.")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the Monte Carlo.")] = 1,
-    assumptions: Annotated[bool, typer.Option("--assumptions", help="Also print everything that is assumed.")] = False,
+    seed: Seed = 1,
+    assumptions: Annotated[bool, typer.Option("--assumptions", help="Also print all assumptions.")] = False,
     as_json: AsJson = False,
     report: Report = None,
 ) -> None:
-    """Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."""
+    """Assess a fabric: paths, failure domains, time lost to faults.
+
+    The job's losses are given with MRC and with RoCE."""
     check_place(report)
     found = judge.assess(load(resources.find(file, resources.FABRICS, "file")), trials, seed)
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print_json(found.to_json())
         _write_report(report, lambda: reports.assess_html(found))
         return
     console = terminal()

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from typing import Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 
+from softmrc._support.files import check_place
 from softmrc._support.units import share_text
-from softmrc.cli.sim import INTERRUPTED
+from softmrc.cli.exit_codes import INTERRUPTED
+from softmrc.cli.options import AsJson, Quiet, Report, Seed, print_json
+from softmrc.cli.sim import Keys, write_report
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.planner import retries as weighed
+from softmrc.planner.report import retries_html
+from softmrc.sim.sweep import read_set
 
 NONE_SEEN, UNCLEAR, ONCE = "none", "unclear", "–"
 
 
 def retries(
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds for each fault and transport.")] = 3,
+    seed: Seed = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds for each fault and transport.")] = 3,
+    keys: Keys = None,
     gpu_hour_usd: Annotated[
-        float, typer.Option(min=0, max=1e6, help="What a GPU-hour costs.", callback=a_number)
+        float, typer.Option(min=0, max=1e6, metavar="USD", help="Price of a GPU-hour.", callback=a_number)
     ] = 2.5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: AsJson = False,
+    report: Report = None,
+    quiet: Quiet = False,
 ) -> None:
-    """What retries cost a training job: of bandwidth, time, a step and money, for MRC and RoCE, fault by fault."""
+    """Show what retransmissions cost a job, for MRC and RoCE.
+
+    Each fault is simulated with both: lost bandwidth, lost time, the worst step and money."""
+    check_place(report)
+    changes = dict(read_set(text) for text in keys or [])
+    for transport in weighed.TRANSPORTS:
+        weighed.scenario_of(transport, None, keys=changes)  # a wrong key is refused before the work
     found: list[weighed.Cost] = []
     is_whole = True
+    console = terminal(stderr=True)
+    console.quiet = quiet
     try:
-        with terminal(stderr=True).status("") as status:
-            for one in weighed.costs(seeds, gpu_hour_usd, lambda fault, t: status.update(f"{t}: {fault}")):
+        with console.status("") as status:
+            runs = range(seed, seed + seeds)
+            for one in weighed.costs(runs, gpu_hour_usd, changes, lambda fault, t: status.update(f"{t}: {fault}")):
                 found.append(one)
     except KeyboardInterrupt:
         is_whole = False
     if as_json:
-        print(
-            json.dumps({"seeds": seeds, "gpu_hour_usd": gpu_hour_usd, "costs": [c.to_json() for c in found]}, indent=2)
-        )
+        costs = [one.to_json() for one in found]
+        print_json({"seed": seed, "seeds": seeds, "gpu_hour_usd": gpu_hour_usd, "costs": costs})
     elif found:
         _print(found, seeds, gpu_hour_usd)
     if not is_whole:
@@ -44,6 +61,15 @@ def retries(
         said = f"Stopped by hand: {len(found)} of {all_rows} rows were found."
         terminal(stderr=True).print(said, style="yellow", highlight=False)
         raise typer.Exit(INTERRUPTED)
+    if report is not None:
+        words = ["softmrc retries", f"--seed {seed} --seeds {seeds} --gpu-hour-usd {gpu_hour_usd:g}"]
+        again = " ".join([*words, *(f"--set {shlex.quote(text)}" for text in keys or [])])
+        rows = [[one.fault, one.transport, *cells(one)] for one in found]
+        lines = [answer(found), calm(found), note(seeds, gpu_hour_usd), f"Run it again: {again}"]
+        write_report(report, retries_html(["while", "transport", *HEADS], rows, lines))
+
+
+HEADS = ("retrans.", "time lost", "worst step", "$/1000 GPU-h")
 
 
 def _print(found: list[weighed.Cost], seeds: int, gpu_hour_usd: float) -> None:
@@ -51,7 +77,7 @@ def _print(found: list[weighed.Cost], seeds: int, gpu_hour_usd: float) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Lost to retries", title_justify="left")
     table.add_column("while", no_wrap=True)
     table.add_column("")
-    for head in ("retrans.", "time lost", "worst step", "$/1000 GPU-h"):
+    for head in HEADS:
         table.add_column(head, justify="right")
     for one in found:
         table.add_row(one.fault if one.transport == "MRC" else "", one.transport, *cells(one))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
+from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,6 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +20,8 @@ from rich.text import Text
 from softmrc import sim as simulator
 from softmrc._support import resources
 from softmrc._support.files import check_place, write_text
+from softmrc.cli.exit_codes import INTERRUPTED, NO
+from softmrc.cli.options import AsJson, AsJsonLines, Quiet, Report, print_json
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, load
@@ -32,11 +32,27 @@ from softmrc.sim.result import Result
 from softmrc.sim.steps import has_steps, mfu, steps_of
 from softmrc.sim.steps import summary as steps_summary
 
-INTERRUPTED = 130
 SHAPE_KEYS = {one.name for one in fields(Shape)} | {"host_link_gbps", "fabric_link_gbps", "nic_bps", "file"}
-FabricFile = Annotated[
-    Path | None, typer.Option(help="Run it on the fabric of this file, instead of the scenario's.", show_default=False)
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in resources.names(resources.SCENARIOS) if name.startswith(incomplete)]
+
+
+ScenarioFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A TOML file, or a name of `softmrc examples`.",
+        show_default=False,
+        autocompletion=_complete,
+    ),
 ]
+FabricFile = Annotated[Path | None, typer.Option(help="Use the fabric of this file, not the scenario's.")]
+FirstSeed = Annotated[
+    int | None, typer.Option("--seed", min=0, max=(1 << 63) - 1, help="First seed. Default: the scenario's.")
+]
+Keys = Annotated[list[str] | None, typer.Option("--set", help="Change a key, as fabric.planes=8. Repeatable.")]
 
 
 class _Shown:
@@ -63,24 +79,20 @@ class _Shown:
 
 
 def sim(
-    file: Annotated[
-        Path, typer.Argument(help="A scenario: a TOML file, or a name of `softmrc examples`.", show_default=False)
-    ],
-    seed: Annotated[int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Seed; default: the scenario's.")] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Number of seeds to run, for the spread of the answer.")
-    ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report with plots here.")] = None,
+    file: ScenarioFile,
+    seed: FirstSeed = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds, for the spread of the answer.")] = 1,
+    keys: Keys = None,
     fabric: FabricFile = None,
-    only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
-    keys: Annotated[list[str] | None, typer.Option("--set", help="Change a key: fabric.planes=8.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="VARIANT", help="Run only the variant of this name.")] = None,
     cores: Annotated[
-        int, typer.Option(min=0, max=255, help="Cores; the result is the same with any number. 0: by size.")
+        int, typer.Option(min=0, max=255, help="Cores to use; the result is the same. Default: by size.")
     ] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: AsJson = False,
+    report: Report = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Run a scenario and the variants it is compared with."""
+    """Simulate a scenario and the variants it is compared with."""
     check_place(report)
     scenario = _with_keys(_load(file, fabric), keys or [])
     if only is not None:
@@ -105,21 +117,29 @@ def sim(
     if as_json:
         every = [one for column in whole for one in column]
         summaries = [one.summary() | ({"job": steps_summary(one)} if has_steps(one.plan) else {}) for one in every]
-        print(json.dumps({"question": scenario.question, "answer": asdict(found), "runs": summaries}, indent=2))
+        print_json({"question": scenario.question, "answer": asdict(found), "runs": summaries})
     else:
         _print_results(scenario, whole)
         terminal().print(found.text, style="bold", highlight=False)
     if report is not None:  # what was found is printed by now, and not lost with a disk that is full
-        words = [f"--set {shlex.quote(text)}" for text in keys or []]
-        words += [f"--fabric {shlex.quote(str(fabric))}"] if fabric else []
-        words += [f"--only {shlex.quote(only)}"] if only else []
-        again = " ".join(["softmrc sim", shlex.quote(str(file)), f"--seed {first}", *words])
-        write_text(report, reports.page(results, found, again))
-        terminal(stderr=True).print(f"Plots are in {report}.")
+        words = _again("sim", file, first, keys, fabric) + (f" --only {shlex.quote(only)}" if only else "")
+        write_report(report, reports.page(results, found, words))
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
     if not results[0].verdict:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
+
+
+def _again(command: str, file: Path, seed: int, keys: list[str] | None, fabric: Path | None) -> str:
+    """The command that has the same result."""
+    words = ["softmrc", command, shlex.quote(str(file)), f"--seed {seed}"]
+    words += [f"--set {shlex.quote(text)}" for text in keys or []]
+    return " ".join(words + ([f"--fabric {shlex.quote(str(fabric))}"] if fabric else []))
+
+
+def write_report(report: Path, page: str) -> None:
+    write_text(report, page)
+    terminal(stderr=True).print(f"Report: {report}", style="dim")
 
 
 def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
@@ -263,53 +283,67 @@ def _print_steps(console: Console, one: Result) -> None:
 
 
 def sweep(
-    file: Annotated[
-        Path, typer.Argument(help="A scenario: a TOML file, or a name of `softmrc examples`.", show_default=False)
+    file: ScenarioFile,
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUES", help="A key and its values: faults.links=0..20, fabric.planes=1,2,4. Repeatable."
+        ),
     ],
-    vary: Annotated[list[str], typer.Option(help="A key and its values: faults.links=0..20, or fabric.planes=1,2,4.")],
-    seeds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Seeds for each point.")] = 1,
-    engine: Annotated[str, typer.Option(help="local (all cores) or ray.")] = "local",
-    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each core.")] = 0,
+    seed: FirstSeed = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of seeds for each point.")] = 1,
+    keys: Keys = None,
     fabric: FabricFile = None,
-    compare: Annotated[bool, typer.Option("--compare", help=escape("Run the [[compare]] variants too."))] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, as they finish.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Also run the [[compare]] variants.")] = False,
+    runner: Annotated[str, typer.Option(help="Run on this machine or on a Ray cluster.")] = "local",
+    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes. Default: one a core.")] = 0,
+    as_json: AsJsonLines = False,
+    report: Report = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Run a scenario over a range of values and seeds."""
-    scenario = _load(file, fabric)
+    """Simulate a scenario over a range of values and seeds.
+
+    --json prints each run as it finishes."""
+    check_place(report)
+    scenario = _with_keys(_load(file, fabric), [*(keys or []), *([f"run.seed={seed}"] if seed is not None else [])])
     varied = [sweeps.read_vary(text) for text in vary]
     tasks = sweeps.plan_sweep(scenario, varied, seeds, compare)
-    if as_json:
-        try:
-            with sweeps.running(tasks, engine, workers) as running:
-                for row in running:
-                    sys.stdout.write(json.dumps(row) + "\n")
-                    sys.stdout.flush()
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        return
     rows: list[dict[str, Any]] = []
-    console = terminal()
-    console.print(scenario.question, style="bold")
+    console, names = terminal(), [key for key, _ in varied]
 
     def so_far() -> Table:
-        return _sweep_table(scenario, rows, [key for key, _ in varied], len(tasks))
+        return _sweep_table(scenario, rows, names, len(tasks))
 
+    progress = Live(console=terminal(stderr=True), refresh_per_second=4, transient=True)
+    if not as_json:
+        console.print(scenario.question, style="bold")
     try:
-        with (
-            Live(console=terminal(stderr=True), refresh_per_second=4, transient=True) as live,
-            sweeps.running(tasks, engine, workers) as running,
-        ):
+        with nullcontext() if quiet or as_json else progress, sweeps.running(tasks, runner, workers) as running:
             for row in running:
                 rows.append(row)
-                live.update(so_far())
+                if as_json:
+                    print_json(row, is_stream=True)
+                elif not quiet:
+                    progress.update(so_far())
     except KeyboardInterrupt:
-        if rows:
+        if rows and not as_json:
             console.print(so_far())
-        console.print(f"Stopped by hand: {len(rows)} of {len(tasks)} runs are above.", style="yellow")
+        if not as_json:
+            console.print(f"Stopped by hand: {len(rows)} of {len(tasks)} runs are above.", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
-    console.print(so_far())
-    console.print(sweeps.conclusion(scenario, rows, compare), style="bold", highlight=False)
-    console.print(SWEEP_NOTE, style="dim", highlight=False)
+    said = sweeps.conclusion(scenario, rows, compare)
+    if not as_json:
+        console.print(so_far())
+        console.print(said, style="bold", highlight=False)
+        console.print(SWEEP_NOTE, style="dim", highlight=False)
+    if report is not None:
+        words = [
+            _again("sweep", file, scenario.run.seed, keys, fabric),
+            *(f"--vary {shlex.quote(text)}" for text in vary),
+        ]
+        again = " ".join([*words, f"--seeds {seeds}", *(["--compare"] if compare else [])])
+        heads, cells = _sweep_cells(scenario, rows, names)
+        write_report(report, reports.sweep_page(scenario, said, heads, cells, again))
 
 
 SWEEP_NOTE = (
@@ -328,30 +362,38 @@ def _sweep_table(scenario: simulator.Scenario, rows: list[dict[str, Any]], keys:
         pad_edge=False,
         collapse_padding=True,
     )
-    for head in sweeps.heads(keys):
-        table.add_column(head, justify="right", overflow="fold")
+    heads, cells = _sweep_cells(scenario, rows, keys)
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left", overflow="fold")
+    for one in cells:
+        table.add_row(*one)
+    return table
+
+
+def _sweep_cells(
+    scenario: simulator.Scenario, rows: list[dict[str, Any]], keys: list[str]
+) -> tuple[list[str], list[list[str]]]:
+    """A row for each point, and for each variant where there are several."""
     is_compared = len({row["name"] for row in rows}) > 1
-    if is_compared:
-        table.add_column("", overflow="fold")
     figure = answers.figure_of(scenario)
-    heads = (f"{figure.replace('_', ' ')} {answers.FIGURES[figure].unit}", "least … most", "mean µs", "max µs")
-    for column in ("finished", *heads, "Gb/s in all", "retrans."):
-        table.add_column(column, justify="right", overflow="fold")
+    heads = [*sweeps.heads(keys), *([""] if is_compared else []), "finished"]
+    heads += [f"{figure.replace('_', ' ')} {answers.FIGURES[figure].unit}", "least … most", "mean µs", "max µs"]
     points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         name = (row["name"],) if is_compared else ()
         points.setdefault((*(str(row["point"][key]) for key in keys), *name), []).append(row)
+    cells = []
     for point, found in sorted(points.items(), key=lambda item: [_sortable(part) for part in item[0]]):
         names = ("answer", "fct_mean_us", "fct_max_us", "goodput_gbps", "retransmitted")
         said, mean, most, rate, retransmitted = (sweeps.gather(found, name) for name in names)
         done = sum(row["verdict"] == "complete" for row in found)
-        table.add_row(
+        cells.append([
             *point, f"{done}/{len(found)}", answers.number(said.mean) if said else sweeps.stopped(found) or "–",
             f"{answers.number(said.least)} … {answers.number(said.most)}" if said else "–",
             *(_number(one.mean if one else None) for one in (mean, most)),
             *(_number(one.mean if one else None, 0) for one in (rate, retransmitted)),
-        )  # fmt: skip
-    return table
+        ])  # fmt: skip
+    return [*heads, "Gb/s in all", "retrans."], cells
 
 
 def _sortable(text: str) -> tuple[int, float, str]:

@@ -15,7 +15,8 @@ from rich.table import Table
 from softmrc._support import resources
 from softmrc._support.files import check_place, read_text, write_text
 from softmrc._support.units import counted
-from softmrc.cli.sim import INTERRUPTED
+from softmrc.cli.exit_codes import INTERRUPTED, NO
+from softmrc.cli.options import AsJson, Quiet, Report, print_json
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.planner import study as studies
@@ -29,20 +30,23 @@ SHOWN_OUT = 12
 
 def study(
     file: Annotated[Path, typer.Argument(help="A study (TOML), or a name of `softmrc examples`.", show_default=False)],
-    prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
+    prices: Annotated[Path | None, typer.Option(help="A price file. Default: assumed prices.")] = None,
     confirmed: Annotated[
-        bool, typer.Option("--confirm", help="Run a slice of every design on the front in the simulator.")
+        bool, typer.Option("--confirm", help="Simulate a slice of every Pareto-optimal design.")
     ] = False,
     kept: Annotated[
         Path | None,
-        typer.Option("--keep", help="Cache simulation results in this file (resume).", show_default=False),
+        typer.Option("--keep", help="Cache results of --confirm in this file, to resume."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where those runs go: local (all cores) or ray.")] = "local",
-    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes for them; 0: one for each core.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Also write an HTML report.", show_default=False)] = None,
+    runner: Annotated[str, typer.Option(help="Simulate on this machine or on a Ray cluster.")] = "local",
+    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes to simulate in. Default: one a core.")] = 0,
+    as_json: AsJson = False,
+    report: Report = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Explore designs by arithmetic, confirm the best with packets, and say why the others are out."""
+    """Explore many designs and keep the Pareto-optimal ones.
+
+    Designs are compared by closed forms; --confirm simulates the best. The others are listed with the reason."""
     if kept is not None and not confirmed:
         raise ConfigError("--keep", str(kept), "with --confirm, whose simulations it keeps")
     check_place(report)
@@ -51,11 +55,11 @@ def study(
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
     slices = {p.name: _slice(p, asked.evs) for p in front}
-    found = _confirmations(slices, kept, engine, workers) if confirmed else {}
+    found = _confirmations(slices, kept, runner, workers, quiet) if confirmed else {}
     if as_json:
         rows = [p.to_json() | {"confirmed": asdict(found[p.name]) if p.name in found else None} for p in points]
         said = {"answer": studies.answer(asked, points), "points": len(points), "front": len(front), "designs": rows}
-        print(json.dumps(said, indent=2))
+        print_json(said)
     else:
         _print(asked, points, found, book)
         if asked.evs and not confirmed:
@@ -66,7 +70,7 @@ def study(
         write_text(report, study_html(asked, points, book))
         terminal(stderr=True).print(f"Report: {report}", style="dim")
     if not front:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 def _slice(point: studies.Point, evs: Sequence[int]) -> Slice:
@@ -74,14 +78,17 @@ def _slice(point: studies.Point, evs: Sequence[int]) -> Slice:
     return Slice(varied["planes"], varied["nic_bps"], point.built_oversubscription, evs)
 
 
-def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, workers: int) -> dict[str, Confirmed]:
+def _confirmations(
+    front: dict[str, Slice], kept: Path | None, runner: str, workers: int, quiet: bool
+) -> dict[str, Confirmed]:
     """A line of JSON for each run, written as soon as it is known: a study that was cut short goes on where it was."""
     slowest = _taken(kept)
     runs = {name: task for one in front.values() for name, task in one.tasks.items()}
     tasks = [task for name, task in runs.items() if name not in slowest]
     done, console = 0, terminal(stderr=True)
+    console.quiet = quiet
     try:
-        with console.status(f"{len(tasks)} simulations") as status, running(tasks, engine, workers) as rows:
+        with console.status(f"{len(tasks)} simulations") as status, running(tasks, runner, workers) as rows:
             for done, row in enumerate(rows, 1):
                 slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
                 status.update(f"{done} of {len(tasks)} simulations")

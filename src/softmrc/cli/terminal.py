@@ -20,24 +20,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from softmrc._core import EvState
 from softmrc.errors import on_terminal
 
 PAPER = 10_000  # columns: more than any table has
 LEAST_FOLDED = 16
 FIGURE = re.compile(r"[-+0-9,.%—]*")
-MARKS = {
-    EvState.GOOD: Text("●", "green"),
-    EvState.SKIP: Text("◐", "yellow"),
-    EvState.ASSUMED_BAD: Text("○", "red"),
-    EvState.DENIED: Text("·", "dim"),
-}
-LEGENDS = {
-    EvState.GOOD: "good",
-    EvState.SKIP: "skipped once",
-    EvState.ASSUMED_BAD: "assumed bad",
-    EvState.DENIED: "denied",
-}
 
 
 class Terminal(Console):
@@ -54,10 +41,10 @@ def say(text: object, stderr: bool = False) -> None:
     print(on_terminal(str(text)), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
-def terminal(stderr: bool = False) -> Console:
-    """Without a terminal (a pipe, a file) lines are not folded."""
+def terminal(stderr: bool = False, is_folded: bool = False) -> Console:
+    """Without a terminal (a pipe, a file) lines are not folded, unless they shall be at 80 columns."""
     console = Terminal(markup=False, emoji=False, stderr=stderr)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    if not console.is_terminal and "COLUMNS" not in os.environ and not is_folded:
         console.width = PAPER
     return console
 

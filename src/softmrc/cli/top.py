@@ -18,9 +18,11 @@ from rich.live import Live
 from rich.text import Text
 
 from softmrc._support.files import runtime_folder
+from softmrc.cli.marks import LEGENDS, MARKS
+from softmrc.cli.options import DeviceName, Planes, Secret, planes_of, seconds_of
 from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import LEGENDS, MARKS, Grid, a_number, terminal
+from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError, printable
@@ -115,10 +117,10 @@ def changes(before: list[dict[str, Any]], now: list[dict[str, Any]], span_s: flo
 
 
 @contextmanager
-def load_on(address: str, planes: list[str], loss: float, secret: str | None) -> Iterator[Work]:
+def load_on(address: str, planes: list[str] | None, loss: float, secret: str | None) -> Iterator[Work]:
     """Writes to a `softmrc perf`, eight at a time, by a device of this process."""
     host, port = split_address(address)
-    with connect(host, port, planes=planes or None, secret=secret_from(secret)) as connection:
+    with connect(host, port, planes=planes, secret=secret_from(secret)) as connection:
         if not connection.device.control:
             raise UsageError("top needs control sockets, and SOFTMRC_CONTROL=0 disables them")
         connection.device.set_faults(drop=loss)
@@ -171,28 +173,28 @@ def look(sights: list[DeviceView], work: Work, seconds: float, interval_s: float
 
 
 def top(
-    device: Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711; without it, all.")] = None,
-    seconds: float = typer.Option(
-        0.0, min=0.0, max=1e9, callback=a_number, help="Stop after so many seconds; 0: on Ctrl-C."
-    ),
-    interval_s: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Seconds between updates."),
-    load: Annotated[
-        str | None, typer.Option("--load", metavar="HOST:PORT", help="Generate load against this `softmrc perf`.")
-    ] = None,
-    plane: list[str] = typer.Option([], help="A plane for the load: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    loss: float = typer.Option(
-        0.0, min=0.0, max=1.0, callback=a_number, help="Share of the load's packets to lose on every plane."
-    ),
-    secret: str = typer.Option(None, help="The load's shared secret; better in SOFTMRC_SECRET."),
+    device: DeviceName = None,
+    duration: Annotated[str, typer.Option(help="Stop after this time. Default: on Ctrl-C.", show_default=False)] = "0",
+    interval: Annotated[str, typer.Option(help="Time between updates.")] = "500ms",
+    load: Annotated[str | None, typer.Option("--load", help="Generate load against this `softmrc perf`.")] = None,
+    planes: Planes = None,
+    loss: Annotated[
+        float, typer.Option(min=0.0, max=1.0, callback=a_number, help="With --load: share of its packets to drop.")
+    ] = 0.0,
+    secret: Secret = None,
 ) -> None:
-    """Watch running devices live: planes, the state of every path, retransmissions."""
+    """Watch running devices: planes, paths, retransmissions.
+
+    Without --device, all devices of this user. --planes, --loss and --secret are of the load."""
+    seconds = seconds_of("--duration", duration)
+    interval_s = seconds_of("--interval", interval, 0.05, 3600)
     if load is None:
-        for name, value in (("plane", plane), ("loss", loss), ("secret", secret)):
+        for name, value in (("--planes", planes), ("--loss", loss), ("--secret", secret)):
             if value:
                 raise ConfigError(name, "given", "only with --load HOST:PORT")
         look(watched(device), time.sleep, seconds, interval_s)
         return
     if device is not None:
-        raise ConfigError("device", device, "either a device to look at, or a load")
-    with load_on(load, plane, loss, secret) as work:
+        raise ConfigError("--device", device, "either --device or --load")
+    with load_on(load, planes_of(planes), loss, secret) as work:
         look(watched(str(os.getpid())), work, seconds, interval_s)

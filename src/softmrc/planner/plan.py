@@ -223,9 +223,14 @@ class Impossible:
     """A design that cannot be built, and the numbers that say so."""
 
     planes: int
-    tiers: int
+    tiers: int  # 0: with any number of them
     oversubscription: Fraction
     reason: str
+
+    @property
+    def name(self) -> str:
+        tiers = f", {counted(self.tiers, 'tier')}" if self.tiers else ""
+        return counted(self.planes, "plane") + tiers
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"oversubscription": float(self.oversubscription)}
@@ -242,7 +247,7 @@ def design(
     if o < 1:
         raise ConfigError("oversubscription", float(o), "at least 1: as much up as down")
     if q.nic_bps % planes:
-        raise ConfigError("planes", planes, f"a divisor of the NIC's {rate_text(q.nic_bps)}")
+        raise ConfigError("planes", planes, f"a number that divides the NIC's rate of {rate_text(q.nic_bps)}")
     port_bps = q.nic_bps // planes
     if q.switch_bps % port_bps:
         even = f"ports of {rate_text(port_bps)} do not divide {rate_text(q.switch_bps)}"
@@ -255,7 +260,7 @@ def design(
             raise ConfigError("oversubscription", float(o), "1 with a single tier, which has no uplinks")
         if q.nics > radix:
             raise ConfigError(
-                "tiers", 1, f"more of them: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}"
+                "tiers", 1, f"a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}; add tiers"
             )
         return _price(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
@@ -268,9 +273,9 @@ def design(
     most = downlinks * (radix // 2) ** (tiers - 2) * radix
     if uplinks < 1 or most < q.nics:
         need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for{_with_spares(q)}"
-        raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
+        raise ConfigError("tiers", tiers, f"{need}; add tiers or planes")
     if q.nics <= downlinks:
-        raise ConfigError("tiers", tiers, f"1, as a single leaf has room for all {q.nics:,} NICs")
+        raise ConfigError("tiers", tiers, f"a single leaf has ports for all {q.nics:,} NICs; use 1 tier")
     return _price(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
@@ -380,6 +385,11 @@ def compare(
     """Every combination. With `only_smallest`, tiers beyond the fewest that suffice are left out: they only add."""
     found: list[Design | Impossible] = []
     for n in planes:
+        if question.nic_bps % n:
+            found.append(
+                Impossible(n, 0, oversubscriptions[0], f"{rate_text(question.nic_bps)} is not divisible by {n}")
+            )
+            continue
         for o in oversubscriptions:
             refused: list[Impossible] = []
             fits: list[Design] = []
@@ -389,9 +399,14 @@ def compare(
                 try:
                     fits.append(design(question, prices, n, t, o))
                 except ConfigError as error:
-                    refused.append(Impossible(n, t, o, f"{error.field}: {error.allowed}"))
+                    refused.append(Impossible(n, t, o, reason_of(error)))
             found += fits or refused[-1:]
     return found
+
+
+def reason_of(error: ConfigError) -> str:
+    """Why a design cannot be built."""
+    return error.allowed if error.field == "tiers" else f"{error.field}: {error.allowed}"
 
 
 def fewest_tiers(question: DesignSpec, planes: int, oversubscription: Fraction) -> Design | None:

@@ -92,7 +92,7 @@ def lane_notes(question: DesignSpec, found: Sequence[Design | Impossible]) -> li
         return []
     which = ", ".join(plan_cell(d, "shape") for d in bound)
     lanes = f"{question.switch_bps // question.lane_bps} lanes of {rate_text(question.lane_bps)}"
-    return [f"A switch has {lanes}, and no more ports, however slow they are: {which} (--lane)."]
+    return [f"A switch has {lanes}, and no more ports, however slow they are: {which} (--serdes)."]
 
 
 def _design_name(d: Design) -> str:
@@ -108,7 +108,7 @@ def plan_html(question: DesignSpec, found: Sequence[Design | Impossible], prices
     slim = len({d.oversubscription for d in designs}) > 1
     labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
-    lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
+    lines = [verdict_line(False, "not feasible", d.name, d.reason) for d in refused]
     lines += [f"<p>{escape(words)}</p>" for words in spare_places(found) + lane_notes(question, found)]
     if not designs:
         return page_of(plan_title(question), "No design that was asked for can be built.", lines, [])
@@ -231,3 +231,15 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
     ]  # fmt: skip
     said = [f'<p class="verdict"><b>{escape(answer(asked, points))}</b></p>']
     return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", study_note(prices), said, sections)
+
+
+def retries_html(head: list[str], rows: list[list[str]], lines: list[str]) -> str:
+    """What retransmissions cost, fault by fault, as a report."""
+    said, *more = [f"<p>{escape(line)}</p>" for line in lines]
+    verdict = said.replace("<p>", '<p class="verdict">')
+    return page_of(
+        "Lost to retries",
+        "MRC and RoCE, fault by fault",
+        [verdict, *more],
+        [section("In figures", "", table(head, rows))],
+    )

@@ -110,29 +110,33 @@ class Cost:
         }  # fmt: skip
 
 
-def scenario_of(transport: str, fault: dict[str, Any] | None, fabric: dict[str, Any] | None = None) -> Scenario:
-    """The job with this transport, and with the fault or without."""
+def scenario_of(
+    transport: str,
+    fault: dict[str, Any] | None,
+    fabric: dict[str, Any] | None = None,
+    keys: dict[str, Any] | None = None,
+) -> Scenario:
+    """The job with this transport, and with the fault or without; `keys` are changed last, by their dotted paths."""
     table = copy.deepcopy(JOB)
     table["fabric"] |= fabric or {}
-    for section, keys in TRANSPORTS[transport].items():
-        table[section] = table.get(section, {}) | keys
+    for section, own in TRANSPORTS[transport].items():
+        table[section] = table.get(section, {}) | own
     if fault is not None:
         table["faults"] = {"events": [fault | {"at_us": HIT_US}]}
-    return parse(table)
+    return parse(table).with_keys(keys) if keys else parse(table)
 
 
 def costs(
-    seeds: int = 3, gpu_hour_usd: float = 2.5, on_run: Callable[[str, str], None] | None = None
+    seeds: range, gpu_hour_usd: float, keys: dict[str, Any], on_run: Callable[[str, str], None] | None = None
 ) -> Iterator[Cost]:
     """One after the other, as they are found."""
-    first = range(1, seeds + 1)
-    calm = {t: [_run(scenario_of(t, None), seed) for seed in first] for t in TRANSPORTS}
+    calm = {t: [_run(scenario_of(t, None, keys=keys), seed) for seed in seeds] for t in TRANSPORTS}
     for name, fault in FAULTS.items():
         for transport in TRANSPORTS:
             if on_run:
                 on_run(name, transport)
-            scenario = scenario_of(transport, fault)
-            hit = [_run(scenario, seed) for seed in first]
+            scenario = scenario_of(transport, fault, keys=keys)
+            hit = [_run(scenario, seed) for seed in seeds]
             yield weigh(name, transport, hit, calm[transport], gpu_hour_usd, is_lasting="for_us" not in fault)
 
 

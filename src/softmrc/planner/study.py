@@ -40,7 +40,7 @@ from softmrc.fabric.description import Description, Failures, JobSettings
 from softmrc.planner import closed_form
 from softmrc.planner.assess import without_network_failures
 from softmrc.planner.availability import POLICIES
-from softmrc.planner.plan import LANE_BPS, DesignSpec, Prices, design, shape_of
+from softmrc.planner.plan import LANE_BPS, DesignSpec, Prices, design, reason_of, shape_of
 from softmrc.planner.sensitivity import NO_DIFFERENCE
 
 MAX_POINTS = 20_000
@@ -241,7 +241,7 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
         lost = {policy: closed_form.losses(span, "mrc", policy) for policy in POLICIES}
         hosts = closed_form.losses(without_network_failures(span), "mrc", "repair")
     except ConfigError as error:
-        return Point(study.name_of(varied), varied, f"not feasible: {error.field}: {error.allowed}")
+        return Point(study.name_of(varied), varied, f"not feasible: {reason_of(error)}")
     policy = min(POLICIES, key=lambda one: lost[one].lost)
     hours = prices.energy.years * closed_form.YEAR_H
     gpu_usd = job.gpu_hour_usd * hours

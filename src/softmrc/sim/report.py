@@ -17,6 +17,7 @@ from softmrc._support.report.page import page_of, section, table, verdict_line
 from softmrc._support.report.plots import Band, Series
 from softmrc.sim.answer import Answer, answer
 from softmrc.sim.result import Result
+from softmrc.sim.scenario import Scenario
 from softmrc.sim.steps import has_steps, steps_of
 
 GBPS = 1e9
@@ -50,6 +51,14 @@ def page(results: list[Result], found: Answer | None = None, command: str = "") 
     if found.seeds > 1:
         said += f"<p>Figures and plots below are of seed {first.seed}.</p>"
     return page_of(s.question, setting, [said, *(verdict(one) for one in results)], sections)
+
+
+def sweep_page(scenario: Scenario, said: str, heads: list[str], rows: list[list[str]], command: str) -> str:
+    """The table of a sweep and its answer. `command` is how to get it again."""
+    answer_line = f'<p class="verdict"><b>{html.escape(said)}</b></p>'
+    again = f"<p>Run it again: <code>{html.escape(command)}</code></p>"
+    sections = [section("In figures", "Means over the seeds that finished.", table(heads, rows))]
+    return page_of(scenario.question, scenario.name or "A sweep", [answer_line, again], sections)
 
 
 def verdict(result: Result) -> str:

@@ -24,7 +24,7 @@ from softmrc.sim.run import Run, run
 from softmrc.sim.scenario import Scenario, Variant, parse
 
 MAX_POINTS = 100_000
-ENGINES = ("local", "ray")
+RUNNERS = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -103,17 +103,17 @@ def heads(keys: list[str]) -> list[str]:
     return short
 
 
-def sweep(tasks: list[SweepRun], engine: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
+def sweep(tasks: list[SweepRun], runner: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
     """Summaries of runs, as they finish. Stopping early stops the workers."""
-    if engine not in ENGINES:
-        raise ConfigError("--engine", engine, "one of " + ", ".join(repr(one) for one in ENGINES))
-    return _on_ray(tasks) if engine == "ray" else _on_cores(tasks, workers or os.cpu_count() or 1)
+    if runner not in RUNNERS:
+        raise ConfigError("--runner", runner, "one of " + ", ".join(repr(one) for one in RUNNERS))
+    return _on_ray(tasks) if runner == "ray" else _on_cores(tasks, workers or os.cpu_count() or 1)
 
 
 @contextmanager
-def running(tasks: list[SweepRun], engine: str = "local", workers: int = 0) -> Iterator[Iterator[dict[str, Any]]]:
+def running(tasks: list[SweepRun], runner: str = "local", workers: int = 0) -> Iterator[Iterator[dict[str, Any]]]:
     """The same, for those who may stop looking: that stops the processes, too, and at once."""
-    rows = sweep(tasks, engine, workers) if tasks else iter(())
+    rows = sweep(tasks, runner, workers) if tasks else iter(())
     try:
         yield rows
     finally:
@@ -154,7 +154,7 @@ def _on_ray(tasks: list[SweepRun]) -> Iterator[dict[str, Any]]:
     try:
         import ray
     except ImportError:
-        raise DeviceError("--engine ray needs Ray: pip install ray") from None
+        raise DeviceError("--runner ray needs Ray: pip install ray") from None
     started_here = not ray.is_initialized()
     if started_here:
         ray.init(log_to_driver=False, include_dashboard=False)

@@ -23,10 +23,14 @@ _TARGETS: dict[str, tuple[str, _Writer]] = {
 TARGETS = tuple(_TARGETS)
 
 
+def check_target(target: str) -> None:
+    if target not in _TARGETS:
+        raise ConfigError("--target", target, "one of " + ", ".join(TARGETS))
+
+
 def files(description: Description, target: str) -> Iterator[tuple[str, str]]:
     """The name and text of every file, hosts first, then plane by plane from the lowest tier up."""
-    if target not in _TARGETS:
-        raise ConfigError("target", target, "one of " + ", ".join(TARGETS))
+    check_target(target)
     suffix, writer = _TARGETS[target]
     plan = AddressPlan(description.fabric, description.addressing)
     for node in description.fabric.nodes():

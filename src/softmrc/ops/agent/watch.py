@@ -25,14 +25,14 @@ class Source(Protocol):
 
 
 class DenylistSource:
-    """A file that a mapper writes elsewhere."""
+    """A file that a mapper writes elsewhere; without one nothing is known to be broken."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def broken(self) -> list[tuple[str, str, str, str]]:
         time.sleep(0.5)
-        if not self._path.exists():
+        if self._path is None or not self._path.exists():
             return []
         return [(one.name, one.kind, one.state, "") for one in Denylist.load(self._path).entries]
 

@@ -188,7 +188,7 @@ def load(path: Path) -> list[EcmpSample]:
         rows = json.loads(read_text(path, "cells"))["cells"]
         return [_cell_of(row) for row in rows]
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise ConfigError("cells", str(path), "a file as `softmrc mapper ecmp --save` writes it") from None
+        raise ConfigError("cells", str(path), "a file as `softmrc mapper ecmp --output` writes it") from None
 
 
 def _cell_of(row: Any) -> EcmpSample:

@@ -1,4 +1,4 @@
-"""`softmrc agent` and `softmrc dash`: this host's devices, for Prometheus and for people."""
+"""`softmrc exporter` and `softmrc dashboard`: this host's devices, for Prometheus and on a web page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from softmrc._support.files import read_text
 from softmrc.cli.terminal import say
-from softmrc.errors import ConfigError, DeviceError, UsageError
+from softmrc.errors import MISSING, ConfigError, DeviceError, UsageError
 
 if TYPE_CHECKING:
     from softmrc.ops.agent.guard import ListenAddress
@@ -23,34 +23,42 @@ if TYPE_CHECKING:
 TOKEN = "SOFTMRC_TOKEN"
 MODULES = ("prometheus_client", "starlette", "uvicorn")  # that serving needs
 NEEDED = f"pip install {' '.join(MODULES).replace('_', '-')}"
-Address = Annotated[str, typer.Option("--listen", help="ADDRESS:PORT; off loopback only with a token.")]
+Address = Annotated[str, typer.Option("--listen", help="Where to listen. Addresses other than loopback need a token.")]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", help=f"File with the token that clients must send; or {TOKEN}.")
+    Path | None, typer.Option("--token-file", help=f"File with the token that clients must send. Default: {TOKEN}.")
 ]
 
 
-def agent(listen: Address = "127.0.0.1:9464", token_file: TokenFile = None) -> None:
-    """Export this host's metrics to Prometheus, at /metrics."""
+def exporter(listen: Address = "127.0.0.1:9464", token_file: TokenFile = None) -> None:
+    """Export this host's metrics to Prometheus.
+
+    The metrics are at http://ADDRESS:PORT/metrics. Ctrl-C ends it."""
     _serve(listen, token_file, None, page=False)
 
 
-def dash(
+def dashboard(
     listen: Address = "127.0.0.1:9465",
     token_file: TokenFile = None,
-    lab: Annotated[str | None, typer.Option("--lab", help="Map this lab too, and draw what is broken (root).")] = None,
-    fabric: Annotated[Path | None, typer.Option("--fabric", help="A fabric file, to draw.")] = None,
-    denylist: Annotated[Path | None, typer.Option("--denylist", help="With --fabric: what is broken in it.")] = None,
+    lab: Annotated[
+        str | None, typer.Option("--lab", help="Also map this lab and draw its faults (needs root).")
+    ] = None,
+    fabric: Annotated[Path | None, typer.Option("--fabric", help="Also draw this fabric file.")] = None,
+    denylist: Annotated[
+        Path | None, typer.Option("--denylist", help="Faults of --fabric, as `softmrc mapper` writes them.")
+    ] = None,
 ) -> None:
-    """Show this host's devices, or a fabric, on a web page."""
+    """Show this host's devices, or a fabric, on a web page.
+
+    The page is at http://ADDRESS:PORT/. Ctrl-C ends it."""
     if lab is not None and fabric is not None:
-        raise ConfigError("fabric", str(fabric), "either a lab or a fabric file")
-    if (fabric is None) != (denylist is None):
-        raise ConfigError("denylist", str(denylist), "a denylist and the fabric file that it is of")
+        raise ConfigError("--fabric", str(fabric), "either --lab or --fabric")
+    if denylist is not None and fabric is None:
+        raise ConfigError("--fabric", MISSING, "--denylist needs the fabric file that it is of")
     with ExitStack() as stack:
         watch = None
         if lab is not None:
             watch = stack.enter_context(_watched_lab(lab))
-        elif fabric is not None and denylist is not None:
+        elif fabric is not None:
             watch = stack.enter_context(_watched_file(fabric, denylist))
         _serve(listen, token_file, watch, page=True)
 
@@ -72,12 +80,12 @@ def _watched_lab(name: str) -> Iterator[FabricWatch]:
 
 
 @contextmanager
-def _watched_file(fabric: Path, denylist: Path) -> Iterator[FabricWatch]:
+def _watched_file(fabric: Path, denylist: Path | None) -> Iterator[FabricWatch]:
     from softmrc._support import resources
     from softmrc.fabric import load
     from softmrc.ops.agent.watch import DenylistSource, FabricWatch
 
-    description = load(resources.find(fabric, resources.FABRICS, "fabric"))
+    description = load(resources.find(fabric, resources.FABRICS, "--fabric"))
     watch = FabricWatch(description.name, description.fabric, DenylistSource(denylist))
     try:
         yield watch
@@ -89,7 +97,7 @@ def token_of(file: Path | None) -> str:
     """The token, from a file or the environment; never from the command line, which others can read."""
     if file is None:
         return os.environ.get(TOKEN, "").strip()
-    text = read_text(file, "token-file")
+    text = read_text(file, "--token-file")
     about = file.stat()
     if about.st_mode & 0o004:
         say(f"softmrc: every user of this machine can read the token in {file}: chmod o-r {file}", stderr=True)
@@ -145,5 +153,5 @@ def _bound(listen: ListenAddress, where: str) -> socket.socket:
     except OSError as error:
         raise DeviceError(f"cannot listen on {where}: {error.strerror or error}") from None
     except UnicodeError:  # a..b: no name that could be looked up
-        raise ConfigError("listen", where, "ADDRESS:PORT, as 127.0.0.1:9464") from None
+        raise ConfigError("--listen", where, "ADDRESS:PORT, as 127.0.0.1:9464") from None
     return sock
