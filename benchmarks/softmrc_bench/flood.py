@@ -42,7 +42,7 @@ def end_of(text: str) -> tuple[str, int]:
     """HOST:PORT on loopback; nothing here is ever sent elsewhere."""
     host, _, port = text.rpartition(":")
     if not ipaddress.ip_address(host).is_loopback:
-        raise ConfigError("target", text, "a loopback address and a port")
+        raise ConfigError("target", text, "must be a loopback address and a port")
     return host, int(port)
 
 

@@ -150,7 +150,7 @@ def _attack(packets: int) -> dict[str, Any]:
 def measure(quick: bool = False) -> dict[str, Any]:
     """All figures; `quick` for a look, not for the record."""
     if not _core.can_seal():
-        raise ConfigError("seal", "on", "a build with encryption: OpenSSL's headers were not there")
+        raise ConfigError("seal", "on", "needs a build with libcrypto")
     rounds, seconds = (2, 0.4) if quick else (7, 1.0)
     figures = _goodput(rounds, seconds)
     figures |= _lanes(rounds, seconds)

@@ -92,7 +92,7 @@ std::string control_directory(const Environment& environment) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) refuse_with_errno("cannot make " + folder);
   if (lstat(folder.c_str(), &found) != 0) refuse_with_errno(folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid() || (found.st_mode & 077) != 0)
-    throw HostError(folder + " is not this user's folder with mode 0700; allowed: one that is");
+    throw HostError(folder + " must be this user's folder, with mode 0700");
   return folder;
 }
 

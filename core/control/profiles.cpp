@@ -18,12 +18,12 @@ constexpr std::array formats{"udp", "stev", "srv6"};
 template <std::size_t Count>
 std::size_t chosen(const Json& value, const std::string& field, const std::array<const char*, Count>& names) {
   const std::string* text = value.as_string();
-  std::string allowed;
+  std::string expected;
   for (std::size_t i = 0; i < Count; ++i) {
     if (text && *text == names[i]) return i;
-    allowed += std::string(i ? ", " : "") + names[i];
+    expected += std::string(i ? ", " : "") + names[i];
   }
-  throw HostError(field + " is " + value.text() + "; allowed: " + allowed);
+  throw HostError(host::message(field, std::string("must be ") + expected, value.text()));
 }
 
 // Settings by their names -------------------------------------------------------------------------------------------
@@ -36,8 +36,8 @@ Json as_json(const T& value) {
   return value;
 }
 
-[[noreturn]] void refuse(const std::string& field, const Json& value, const char* allowed) {
-  throw HostError(field + " is " + value.text() + "; allowed: " + allowed);
+[[noreturn]] void refuse(const std::string& field, const Json& value, const char* expected) {
+  throw HostError(host::message(field, std::string("must be ") + expected, value.text()));
 }
 
 template <typename T>
@@ -142,10 +142,10 @@ void set_entries(PathProfile& paths, const Json& value) {
     paths.evs.entries.push_back({bytes ? place : std::get<std::uint32_t>(ev), plane});
     if (bytes) paths.evs.evs.push_back(*bytes);
     if (place >= proto::max_evs)
-      throw HostError("entries has more than " + std::to_string(proto::max_evs) + " EVs; allowed: at most that");
+      throw HostError(host::message("entries", "must be at most " + std::to_string(proto::max_evs) + " EVs", ""));
   }
   if (!paths.evs.evs.empty() && paths.evs.evs.size() != paths.evs.entries.size())
-    throw HostError("entries has values of both kinds; allowed: all of them bytes, or all of them numbers");
+    throw HostError(host::message("entries", "must be all of them bytes, or all of them numbers", ""));
 }
 
 void set_fields(PathProfile& paths, const Json& value) {
@@ -191,7 +191,7 @@ void set_all(Profile& profile, const RequestArgs& args) {
     std::visit([&](const auto& body) { tell(body, row); }, profile.body);
     std::string names;
     for (const auto& [known, _] : row) names += (names.empty() ? "" : ", ") + known;
-    throw HostError(name + " is no setting of such a profile; allowed: " + names);
+    throw HostError(host::message(name, "no such setting of this profile", "", "Its settings: " + names + "."));
   }
 }
 
@@ -269,8 +269,7 @@ Json::Object remove(udp::Device& device, const DeviceInfo&, const RequestArgs& a
 }
 
 Json::Object give(udp::Device& device, const DeviceInfo&, const RequestArgs& args) {
-  if (args.has("number") == args.has("own"))
-    throw HostError("number and own: one of them says what queue pairs get that ask for none");
+  if (args.has("number") == args.has("own")) throw HostError(host::message("number", "needs either number or own", ""));
   if (args.has("number")) {
     host::raise_if(device.profiles().set_default(number_of(args)));
     return answer_with(device, args);

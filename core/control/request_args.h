@@ -54,9 +54,9 @@ class RequestArgs {
     }
     return values;
   }
-  [[noreturn]] void refuse(const char* name, const std::string& allowed) const {
+  [[noreturn]] void refuse(const char* name, const std::string& expected) const {
     const Json* found = object_.find(name);
-    throw HostError(std::string(name) + " is " + (found ? found->text() : "missing") + "; allowed: " + allowed);
+    throw HostError(host::message(name, "must be " + expected, found ? found->text() : "nothing"));
   }
 
  private:

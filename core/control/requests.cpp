@@ -360,7 +360,7 @@ proto::MaybeError change_ev(proto::Endpoint& engine, Time now, std::uint32_t qpn
 // Every queue pair that has it has it by the profile's word, then, and those to come will.
 Json::Object change_listed(udp::Device& device, const RequestArgs& args, bool is_denied) {
   if (args.has("qpn") || args.has("plane") || !args.has("evs"))
-    throw HostError("of a profile, evs say which of its list; nothing else does");
+    throw HostError(host::message("profile", "needs evs, and neither qpn nor plane", ""));
   const auto number = static_cast<std::uint32_t>(args.whole("profile", 1, 0xFFFFFFFF));
   BatchReply batch(args.flag("stop", false));
   for (const std::uint32_t listed : args.numbers<std::uint32_t>("evs")) {
@@ -384,7 +384,7 @@ Json::Object change_listed(udp::Device& device, const RequestArgs& args, bool is
 Json::Object change_evs(udp::Device& device, const RequestArgs& args, bool is_denied) {
   if (args.has("profile")) return change_listed(device, args, is_denied);
   const auto qpn = static_cast<std::uint32_t>(args.whole("qpn", 1, 0xFFFFFF, 0));
-  if (args.has("evs") == args.has("plane")) throw HostError("evs and plane: one of them says which paths");
+  if (args.has("evs") == args.has("plane")) throw HostError(host::message("evs", "needs either evs or plane", ""));
   std::vector<std::uint64_t> wanted;
   if (args.has("evs")) wanted = args.numbers("evs");
   const std::uint32_t plane = args.has("plane") ? plane_of(args, device) : 0;
@@ -418,7 +418,7 @@ Json::Object allow(udp::Device& device, const DeviceInfo&, const RequestArgs& ar
 
 // In the list, for queue pairs to come; and where copies are meant too, in every queue pair that has it.
 Json::Object replace_listed(udp::Device& device, const RequestArgs& args) {
-  if (args.has("qpn")) throw HostError("qpn and profile: one of them says whose path it is");
+  if (args.has("qpn")) throw HostError(host::message("qpn", "cannot be combined with profile", ""));
   const auto number = static_cast<std::uint32_t>(args.whole("profile", 1, 0xFFFFFFFF)),
              listed = static_cast<std::uint32_t>(args.whole("ev", 0, 0xFFFF));
   const proto::EvValue value = ev_value(args, "value");
@@ -493,8 +493,8 @@ void check_names(const ControlOp& operation, const Json::Object& request) {
         (!key.empty() && std::ranges::find(operation.takes, key) != operation.takes.end()))
       continue;
     const std::string taken = listed(operation.takes, [](std::string_view one) { return one; });
-    throw HostError(key + " is nothing that " + std::string(operation.name) +
-                    " takes; allowed: " + (taken.empty() ? "nothing more" : taken));
+    throw HostError(host::message(key, "no such argument of " + std::string(operation.name), "",
+                                  taken.empty() ? "It takes none." : "It takes " + taken + "."));
   }
 }
 
@@ -510,7 +510,7 @@ Json::Object carry_out(udp::Device& device, const DeviceInfo& facts, const Json&
   const RequestArgs args(request);
   const auto name = [](const ControlOp& one) { return one.name; };
   const ControlOp* operation = operation_called(args.text("op"));
-  if (!operation) args.refuse("op", listed(operations, name) + ", " + listed(profile_operations, name));
+  if (!operation) args.refuse("op", "one of " + listed(operations, name) + ", " + listed(profile_operations, name));
   check_names(*operation, *request.as_object());
   return operation->run(device, facts, args);
 }

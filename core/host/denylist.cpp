@@ -15,8 +15,8 @@ constexpr std::size_t max_bytes = 16 << 20;
 
 Denylist::Denylist(std::string_view text, const std::string& name, const FabricHost& fabric) {
   const auto refuse = [&](const std::string& what) {
-    throw HostError("SOFTMRC_DENYLIST is " + name + "; allowed: a denylist as `softmrc mapper` writes it (" + what +
-                    ")");
+    throw HostError(
+        message("SOFTMRC_DENYLIST", "must be a denylist as `softmrc mapper` writes it (" + what + ")", shown(name)));
   };
   if (text.size() > max_bytes) refuse("at most " + std::to_string(max_bytes) + " bytes");
   Json found;

@@ -26,8 +26,8 @@ const TomlValue* found_in(const TomlDocument& tables, const char* section, const
   return value == table->second.end() ? nullptr : &value->second;
 }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& value, const std::string& allowed) {
-  throw HostError(key + " is " + value + ", in SOFTMRC_FABRIC; allowed: " + allowed);
+[[noreturn]] void refuse(const std::string& key, const std::string& value, const std::string& expected) {
+  throw HostError("SOFTMRC_FABRIC: " + message(key, "must be " + expected, value));
 }
 
 void read(const TomlDocument& tables, const char* key, std::uint32_t least, std::uint32_t most, std::uint32_t& into) {
@@ -43,14 +43,14 @@ void read(const TomlDocument& tables, const char* key, std::uint32_t least, std:
 // 100G, 51.2T, 20Mbit/s, or whole bits per second.
 std::uint64_t rate_of(const TomlValue& value) {
   std::uint64_t rate = 0;
-  std::string allowed = "a rate, as 100G, 51.2T, 20M, or whole bits per second";
+  std::string expected = "a rate, as 100G, 51.2T, 20M, or whole bits per second";
   try {
     if (const auto* whole = std::get_if<std::int64_t>(&value)) rate = static_cast<std::uint64_t>(*whole);
     if (const auto* text = std::get_if<std::string>(&value)) rate = rate_bps(*text);
-  } catch (const HostError& refusal) {
-    allowed = refusal.what();
+  } catch (const UnitError& refusal) {
+    expected = refusal.what();
   }
-  if (rate < 1'000'000 || rate > 1'000'000'000'000'000) refuse("fabric.host_link_bps", to_string(value), allowed);
+  if (rate < 1'000'000 || rate > 1'000'000'000'000'000) refuse("fabric.host_link_bps", to_string(value), expected);
   return rate;
 }
 
@@ -71,7 +71,9 @@ std::uint32_t prefix_of(const char* key, const TomlValue& value) {
 FabricHost::FabricHost(std::string_view text, const std::string& name, const std::string& host) : name_(name) {
   const TomlDocument tables = parse_toml(text, name);
   if (!tables.contains("fabric"))
-    throw HostError(name + " has no section [fabric] with planes, hosts, hosts_per_leaf and spines");
+    throw HostError(
+        name + ": " +
+        message("fabric", "is missing", "", "Add a section [fabric] with planes, hosts, hosts_per_leaf and spines."));
   read(tables, "planes", 1, 16, planes_);
   read(tables, "hosts", 2, max_hosts, hosts_);
   read(tables, "hosts_per_leaf", 1, most_downlinks, hosts_per_leaf_);
@@ -100,8 +102,9 @@ FabricHost::FabricHost(std::string_view text, const std::string& name, const std
   }
   const auto [to, error] = std::from_chars(host.data(), host.data() + host.size(), host_);
   if (error != std::errc{} || to != host.data() + host.size() || host_ >= hosts_)
-    throw HostError("SOFTMRC_HOST is '" + host + "'; allowed: the number of a host of " + name + ", 0 to " +
-                    std::to_string(hosts_ - 1));
+    throw HostError(message("SOFTMRC_HOST",
+                            "must be the number of a host of " + name + ", 0 to " + std::to_string(hosts_ - 1),
+                            shown(host)));
 }
 
 std::vector<std::string> FabricHost::planes() const {
@@ -235,8 +238,8 @@ bool FabricHost::are_joined(const SwitchId& lower, const SwitchId& upper) const 
 
 std::string FabricHost::link(const std::string& written) const {
   const auto refuse = [&]() {
-    throw HostError(written + " is no link of " + name_ + "; allowed: a directed one, as p0.leaf0>" + word(Tier::t1) +
-                    "1");
+    throw HostError(message("link", "must be a directed link of " + name_ + ", as p0.leaf0>" + word(Tier::t1) + "1",
+                            shown(written)));
   };
   std::string_view rest = written;
   const auto number = [&] {

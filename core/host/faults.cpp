@@ -14,14 +14,13 @@
 namespace softmrc::host {
 namespace {
 
-constexpr const char* allowed =
-    "[PLANE:]NAME=NUMBER,... with ; between planes, which count from 0; names are drop, duplicate, reorder, "
-    "corrupt, mark, trim (shares), delay_us, reorder_delay_us, mtu (bytes), and black_hole without a number";
+constexpr const char* names =
+    "drop, duplicate, reorder, corrupt, mark, trim, delay_us, reorder_delay_us or mtu with =NUMBER, or black_hole";
 constexpr double longest_delay_us = 10e6;
 constexpr std::uint32_t longest_packet = 65'535;
 
-[[noreturn]] void refuse(std::string_view text) {
-  throw HostError("faults are '" + std::string(text) + "'; allowed: " + allowed);
+[[noreturn]] void refuse(std::string_view text, const std::string& expected) {
+  throw HostError(proto::Error{proto::Error::Kind::config, "faults", std::string(text), expected});
 }
 
 std::vector<std::string_view> split(std::string_view text, char at) {
@@ -34,11 +33,13 @@ std::vector<std::string_view> split(std::string_view text, char at) {
   return parts;
 }
 
+// `word` is where the number stands; `what` is what it is of.
 template <typename T>
-T number(std::string_view text, T most) {
+T number(std::string_view text, T most, std::string_view word, std::string_view what) {
   T value{};
   const auto [to, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || to != text.data() + text.size() || !(value >= 0 && value <= most)) refuse(text);
+  if (error != std::errc{} || to != text.data() + text.size() || !(value >= 0 && value <= most))
+    refuse(word, "0 to " + std::to_string(static_cast<std::uint64_t>(most)) + " for " + std::string(what));
   return value;
 }
 
@@ -49,17 +50,19 @@ void set(udp::Faults& faults, std::string_view word) {
     faults.black_hole = true;
     return;
   }
-  if (equals == std::string_view::npos) refuse(word);
+  if (equals == std::string_view::npos) refuse(word, names);
   const std::string_view value = word.substr(equals + 1);
-  const auto delay = [&] { return Duration{static_cast<std::int64_t>(number(value, longest_delay_us) * 1e6)}; };
+  const auto delay = [&] {
+    return Duration{static_cast<std::int64_t>(number(value, longest_delay_us, word, name) * 1e6)};
+  };
 #define X(share) \
-  if (name == #share) return void(faults.share = number(value, 1.0));
+  if (name == #share) return void(faults.share = number(value, 1.0, word, name));
   SOFTMRC_FAULT_SHARES(X)
 #undef X
   if (name == "delay_us") faults.delay = delay();
   else if (name == "reorder_delay_us") faults.reorder_delay = delay();
-  else if (name == "mtu") faults.mtu = number<std::uint32_t>(value, longest_packet);
-  else refuse(word);
+  else if (name == "mtu") faults.mtu = number<std::uint32_t>(value, longest_packet, word, name);
+  else refuse(word, names);
 }
 
 }  // namespace
@@ -74,8 +77,8 @@ std::vector<udp::Faults> parse_faults(std::string_view text, std::size_t planes)
     const std::size_t colon = clause.find(':');
     std::size_t first = 0, end = planes;
     if (colon != std::string_view::npos) {
-      if (planes == 0) refuse(clause);
-      first = number<std::size_t>(clause.substr(0, colon), planes - 1);
+      if (planes == 0) refuse(clause, "without planes: this device has none");
+      first = number<std::size_t>(clause.substr(0, colon), planes - 1, clause, "the plane before the colon");
       end = first + 1;
       clause.remove_prefix(colon + 1);
     }
@@ -140,9 +143,8 @@ proto::MaybeError check_faults(const std::string& said, std::size_t planes) {
   try {
     parse_faults(said, planes);
     return std::nullopt;
-  } catch (const HostError&) {
-    return proto::refused("SOFTMRC_FAULTS", said,
-                          std::string(allowed) + "; or @FILE. This device has " + counted(planes, "plane"));
+  } catch (const HostError& error) {
+    return proto::refused("SOFTMRC_FAULTS", error.refused->value, error.refused->expected);
   }
 }
 

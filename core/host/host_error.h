@@ -8,15 +8,29 @@
 
 namespace softmrc::host {
 
-inline std::string to_string(const proto::Error& problem) {
-  return problem.field + " is " + problem.value + "; allowed: " + problem.allowed;
+// The one form of an error about a value: "`field`: problem (got value). Hint", as softmrc.errors.ConfigError has it.
+// The value is as people write it, in quotes where it is text.
+inline std::string message(const std::string& field, const std::string& problem, const std::string& value,
+                           const std::string& hint = "") {
+  const std::string got = value.empty() ? "" : " (got " + value + ")";
+  return "`" + field + "`: " + problem + got + (hint.empty() ? "" : ". " + hint);
+}
+
+// A value as it is shown in a message: a number as it is, anything else in quotes.
+inline std::string shown(const std::string& value) {
+  const bool is_number = !value.empty() && value.find_first_not_of("0123456789.-+e") == std::string::npos;
+  return is_number ? value : "'" + value + "'";
+}
+
+inline std::string to_string(const proto::Error& refused) {
+  return message(refused.field, "must be " + refused.expected, shown(refused.value));
 }
 
 struct HostError : std::runtime_error {
   using std::runtime_error::runtime_error;
   explicit HostError(const proto::Error& problem) : std::runtime_error(to_string(problem)), refused(problem) {}
 
-  proto::MaybeError refused;  // the value that is not allowed, where it is one
+  proto::MaybeError refused;  // the value that is wrong, where one is
 };
 
 // The other side is gone, and said nothing.

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -65,22 +67,19 @@ const char* words_of() {
 DeviceSettings device_of(const TomlTable& table, const std::string& file, DeviceSettings settings) {
   for (const auto& [name, value] : table) {
     bool is_known = false, is_taken = false;
-    std::string allowed;
+    std::string expected;
     proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
       if (one.name != name) return;
       is_known = true;
-      allowed = words_of<typename std::remove_cvref_t<decltype(one)>::Value>();
+      expected = words_of<typename std::remove_cvref_t<decltype(one)>::Value>();
       try {
         is_taken = assign(settings.*one.member, value, name);
-      } catch (const HostError& refusal) {
-        allowed = refusal.what();
+      } catch (const UnitError& refusal) {
+        expected = refusal.what();
       }
     });
-    if (!is_known)
-      throw HostError("device." + name + " is " + to_string(value) + ", in " + file +
-                      "; allowed: settings of a device");
-    if (!is_taken)
-      throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: " + allowed);
+    if (!is_known) throw HostError(file + ": " + message("device." + name, "unknown key", to_string(value)));
+    if (!is_taken) throw HostError(file + ": " + message("device." + name, "must be " + expected, to_string(value)));
   }
   raise_if(validate(settings));
   return settings;
@@ -100,10 +99,11 @@ std::vector<std::string> names_in(const std::string& text) {
 }
 
 std::string text_of_file(const char* variable, const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
   struct stat found{};
-  if (!stream || (stat(file.c_str(), &found) == 0 && S_ISDIR(found.st_mode)))
-    throw HostError(std::string(variable) + " is " + file + "; allowed: a file that can be read");
+  if (stat(file.c_str(), &found) != 0) throw HostError(message(variable, "no such file", shown(file)));
+  if (S_ISDIR(found.st_mode)) throw HostError(message(variable, "must be a file, and is a directory", shown(file)));
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw HostError(message(variable, std::string("cannot be read: ") + std::strerror(errno), shown(file)));
   std::ostringstream text;
   text << stream.rdbuf();
   return text.str();
@@ -115,12 +115,15 @@ HostSettings from_file(const std::string& file, HostSettings settings) {
       settings.device = device_of(table, file, settings.device);
       continue;
     }
-    if (!name.empty()) throw HostError("[" + name + "] in " + file + "; allowed: planes and [device]");
+    if (!name.empty())
+      throw HostError(file + ": " + message(name, "unknown key", "", "Known keys: planes, and a table [device]."));
     for (const auto& [key, value] : table) {
       const auto* planes = std::get_if<std::vector<std::string>>(&value);
       if (key != "planes" || !planes)
-        throw HostError(key + " is " + to_string(value) + ", in " + file +
-                        "; allowed: planes, a list of texts, or [device]");
+        throw HostError(file + ": " +
+                        (key == "planes" ? message(key, "must be a list of strings", to_string(value))
+                                         : message(key, "unknown key", to_string(value),
+                                                   "Known keys: planes, and a table [device].")));
       settings.planes = *planes;
     }
   }
@@ -156,7 +159,7 @@ std::string of_process(const char* variable) {
 proto::MaybeError read_control(const Environment& environment, bool& is_wanted) {
   const std::string said = environment("SOFTMRC_CONTROL");
   is_wanted = said != "0";
-  if (!said.empty() && said != "0" && said != "1") return proto::refused("SOFTMRC_CONTROL", "'" + said + "'", "0 or 1");
+  if (!said.empty() && said != "0" && said != "1") return proto::refused("SOFTMRC_CONTROL", said, "0 or 1");
   return std::nullopt;
 }
 
@@ -169,8 +172,8 @@ HostSettings read_settings(const Environment& environment) {
   }
   if (const std::string file = environment("SOFTMRC_DENYLIST"); !file.empty()) {
     if (!settings.fabric)
-      throw HostError("SOFTMRC_DENYLIST is " + file +
-                      "; allowed: with a fabric beside it, SOFTMRC_FABRIC and SOFTMRC_HOST say which host this is");
+      throw HostError(message("SOFTMRC_DENYLIST", "needs a fabric", shown(file),
+                              "Set SOFTMRC_FABRIC and SOFTMRC_HOST to the fabric file and this host."));
     settings.denylist = std::make_shared<Denylist>(text_of_file("SOFTMRC_DENYLIST", file), file, *settings.fabric);
   }
   if (const std::string file = environment("SOFTMRC_CONFIG"); !file.empty())
@@ -178,11 +181,12 @@ HostSettings read_settings(const Environment& environment) {
   if (const std::string text = environment("SOFTMRC_PLANES"); !text.empty()) {
     settings.planes = names_in(text);
     if (settings.planes.empty())
-      throw HostError("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
+      throw HostError(
+          message("SOFTMRC_PLANES", "must be addresses or interfaces, with commas between them", shown(text)));
   }
   for (auto one = settings.planes.begin(); one != settings.planes.end(); ++one)
     if (std::find(settings.planes.begin(), one, *one) != one)
-      throw HostError("each plane once: " + *one + " is there twice");
+      throw HostError(message("planes", "must name each plane once, and names one twice", shown(*one)));
   if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
   settings.device.srv6 = settings.fabric != nullptr;  // whose paths they are
   settings.secret = environment("SOFTMRC_SECRET");

@@ -19,11 +19,11 @@ class TomlParser {
       if (take('[')) {
         current = key();
         expect(']');
-        if (!found.try_emplace(current).second) fail("[" + current + "] stands there twice");
+        if (!found.try_emplace(current).second) fail("[" + current + "] is there twice");
       } else {
         const std::string named = key();
         expect('=');
-        if (!found[current].emplace(named, value()).second) fail(named + " stands there twice");
+        if (!found[current].emplace(named, value()).second) fail(named + " is there twice");
       }
       end_line();
     }
@@ -32,7 +32,7 @@ class TomlParser {
 
  private:
   [[noreturn]] void fail(const std::string& why) const {
-    throw HostError(name_ + ", line " + std::to_string(line_) + ": " + why);
+    throw HostError(name_ + ":" + std::to_string(line_) + ": invalid TOML: " + why);
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -70,7 +70,7 @@ class TomlParser {
   void end_line() {
     skip_blanks();
     skip_comment();
-    if (at_ < text_.size() && !take_newline()) fail("more stands there than one value");
+    if (at_ < text_.size() && !take_newline()) fail("a line has more than one value");
   }
 
   std::string key() {

@@ -100,11 +100,12 @@ std::optional<std::uint64_t> quantity(std::string_view text, const std::array<Un
 std::int64_t timeout_exponent(std::uint64_t ns) {
   for (int exponent = 0; exponent <= max_doublings; ++exponent)
     if (tick_ns << exponent >= ns) return exponent;
-  throw HostError("at most 2,199 s");
+  throw UnitError("at most 2,199 s");
 }
 
-std::uint64_t or_refused(std::optional<std::uint64_t> found, const std::string& allowed) {
-  if (!found) throw HostError(allowed);
+std::uint64_t or_refused(std::optional<std::uint64_t> found, const std::string& expected,
+                         const std::string& hint = "") {
+  if (!found) throw UnitError(expected, hint);
   return *found;
 }
 
@@ -112,10 +113,11 @@ std::uint64_t or_refused(std::optional<std::uint64_t> found, const std::string& 
 
 std::uint64_t rate_bps(std::string_view text) {
   const std::string_view plain = without_blanks(text);
-  std::string allowed = "a rate with its unit, as 100G, 51.2T, 20M";
+  std::string hint;
   const bool has_unit = !std::all_of(plain.begin(), plain.end(), is_digit);  // who writes 800 means 800G
-  if (!has_unit && plain.find_first_not_of('0') != plain.npos) allowed += "; did you mean " + std::string(plain) + "G?";
-  return or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, allowed);
+  if (!has_unit && plain.find_first_not_of('0') != plain.npos) hint = "Did you mean " + std::string(plain) + "G?";
+  return or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, "a rate with its unit, as 100G, 51.2T, 20M",
+                    hint);
 }
 
 std::uint64_t duration_ns(std::string_view text) {
@@ -128,7 +130,7 @@ TomlValue with_unit(std::string_view name, std::string_view text) {
   if (name.ends_with("_bps")) return static_cast<std::int64_t>(rate_bps(text));
   if (name.ends_with("_bytes"))
     return static_cast<std::int64_t>(or_refused(quantity(text, sizes, true), "a size, as 8MiB, 64k, or whole bytes"));
-  throw HostError("a number, without quotes");
+  throw UnitError("a number, without quotes");
 }
 
 }  // namespace softmrc::host

@@ -5,16 +5,23 @@
 #include <cstdint>
 #include <string_view>
 
+#include "host/host_error.h"
 #include "host/toml.h"
 
 namespace softmrc::host {
 
-// Whole bits per second, from text such as 100G or 20Mbit/s; nanoseconds, from 50ms. Throw HostError, whose words are
-// what would be right.
+// A text that is no such quantity. what() completes "must be …"; the hint is a sentence, or empty.
+struct UnitError : HostError {
+  explicit UnitError(const std::string& expected, std::string advice = "")
+      : HostError(expected), hint(std::move(advice)) {}
+
+  std::string hint;
+};
+
+// Whole bits per second, from text such as 100G or 20Mbit/s; nanoseconds, from 50ms. Throw UnitError.
 std::uint64_t rate_bps(std::string_view text);
 std::uint64_t duration_ns(std::string_view text);
-// The plain number that a setting of this name holds when a person has written this. Throws HostError, whose words are
-// what would be right.
+// The plain number that a setting of this name holds when a person has written this. Throws UnitError.
 TomlValue with_unit(std::string_view name, std::string_view text);
 
 }  // namespace softmrc::host

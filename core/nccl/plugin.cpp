@@ -108,8 +108,10 @@ void Plugin::read_settings() {
     planes.push_back(host::resolve(name));
   host::check(settings, planes);
   if (settings.device.max_send_wr < max_posted)
-    throw host::HostError("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " +
-                          std::to_string(max_posted) + ", which a connection of NCCL may have under way");
+    throw host::HostError(host::message(
+        "max_send_wr",
+        "must be at least " + std::to_string(max_posted) + ", as many as a connection of NCCL may have under way",
+        std::to_string(settings.device.max_send_wr)));
   lanes_ = settings.device.lanes  ? settings.device.lanes
            : settings.device.port ? 1
                                   : host::lanes_here(host::of_process, most_lanes_by_default);

@@ -70,7 +70,8 @@ Result devices(int* count) {
 
 template <typename P>
 Result properties(int device, P* out) {
-  if (device != 0) return refuse("device is " + std::to_string(device) + "; allowed: 0, which is all planes together");
+  if (device != 0)
+    return refuse(host::message("device", "must be 0, which is all planes together", std::to_string(device)));
   const Properties& known = Plugin::of_process().properties();
   *out = P{};
   out->name = const_cast<char*>(known.name);
@@ -93,7 +94,7 @@ Result properties(int device, P* out) {
 
 Result listen(int device, void* handle, void** comm) {
   *comm = nullptr;
-  if (device != 0) return refuse("device is " + std::to_string(device) + "; allowed: 0");
+  if (device != 0) return refuse(host::message("device", "must be 0", std::to_string(device)));
   return guarded([&] {
     Handle local;
     *comm = Plugin::of_process().listen(local);
@@ -109,7 +110,7 @@ Result listen_in_context(void*, int device, void* handle, void** comm) { return 
 Result connect(int device, void* handle, void** comm, void** device_comm) {
   *comm = nullptr;
   if (device_comm) *device_comm = nullptr;
-  if (device != 0) return refuse("device is " + std::to_string(device) + "; allowed: 0");
+  if (device != 0) return refuse(host::message("device", "must be 0", std::to_string(device)));
   return guarded([&] {
     Handle known;
     std::memcpy(&known, handle, sizeof known);
@@ -153,7 +154,8 @@ Result close_listen(void* comm) {
 
 Result register_memory(void* comm, void* data, std::size_t size, int type, void** memory) {
   *memory = nullptr;
-  if (type != host_pointers) return refuse("memory is of type " + std::to_string(type) + "; allowed: 1, the host's");
+  if (type != host_pointers)
+    return refuse(host::message("type", "must be 1, memory of the host", std::to_string(type)));
   return guarded([&] {
     *memory = static_cast<Comm*>(comm)->register_memory(data, size);
     return Result::success;
@@ -173,7 +175,8 @@ Result deregister_memory(void* comm, void* memory) {
 Result send_any(void* comm, void* data, std::size_t size, void** request) {
   *request = nullptr;
   if (size > max_message)
-    return refuse("a message has " + std::to_string(size) + " bytes; allowed: at most " + std::to_string(max_message));
+    return refuse(
+        host::message("size", "must be at most " + std::to_string(max_message) + " bytes", std::to_string(size)));
   return guarded([&] {
     Request* made = nullptr;
     const Result result = static_cast<SendComm*>(static_cast<Comm*>(comm))->send(data, size, &made);
@@ -185,7 +188,7 @@ Result send_any(void* comm, void* data, std::size_t size, void** request) {
 Result receive_any(void* comm, int count, void** data, std::size_t size, void** memories, void** request) {
   *request = nullptr;
   if (count != 1 || !memories || !memories[0])
-    return refuse("a receive has " + std::to_string(count) + " buffers; allowed: 1, of registered memory");
+    return refuse(host::message("buffers", "must be 1, of registered memory", std::to_string(count)));
   return guarded([&] {
     Request* made = nullptr;
     const Result result = static_cast<ReceiveComm*>(static_cast<Comm*>(comm))

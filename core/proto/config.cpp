@@ -45,7 +45,7 @@ MaybeError validate_layout(const EvProfile& profile) {
     return refused("fields", 0, "at least one with mode GENERATED, to draw values for");
   if (layout.widths.empty() && layout.fields.empty()) return std::nullopt;
   if (const auto invalid = wire::validate(layout, wire::format_width(profile.format)))
-    return Error{Error::Kind::config, invalid->field, invalid->value, invalid->allowed};
+    return Error{Error::Kind::config, invalid->field, invalid->value, invalid->expected};
   return std::nullopt;
 }
 

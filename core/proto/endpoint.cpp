@@ -6,12 +6,12 @@
 namespace softmrc::proto {
 namespace {
 
-MaybeError bad_moment(const char* field, std::uint64_t value, std::string allowed) {
-  return Error{Error::Kind::usage, field, std::to_string(value), std::move(allowed)};
+MaybeError bad_moment(const char* field, std::uint64_t value, std::string expected) {
+  return Error{Error::Kind::usage, field, std::to_string(value), std::move(expected)};
 }
 
-MaybeError bad_value(const char* field, std::uint64_t value, std::string allowed) {
-  return Error{Error::Kind::config, field, std::to_string(value), std::move(allowed)};
+MaybeError bad_value(const char* field, std::uint64_t value, std::string expected) {
+  return Error{Error::Kind::config, field, std::to_string(value), std::move(expected)};
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 namespace softmrc::proto {
 namespace {
 
-MaybeError wrong_state(QpState state, const char* allowed) {
+MaybeError wrong_state(QpState state, const char* expected) {
   constexpr const char* names[] = {"RESET", "INIT", "RTR", "RTS", "ERROR"};
-  return Error{Error::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
+  return Error{Error::Kind::usage, "state", names[static_cast<std::size_t>(state)], expected};
 }
 
 // Acknowledgements of packets and questions name both queue pairs, of which a forger who only guesses knows neither.

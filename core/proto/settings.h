@@ -20,15 +20,15 @@ struct Error {
   Kind kind = Kind::config;
   std::string field;
   std::string value;
-  std::string allowed;
+  std::string expected;  // completes "must be …"
 };
 using MaybeError = std::optional<Error>;
 
-inline MaybeError refused(const char* field, std::string value, std::string allowed) {
-  return Error{Error::Kind::config, field, std::move(value), std::move(allowed)};
+inline MaybeError refused(const char* field, std::string value, std::string expected) {
+  return Error{Error::Kind::config, field, std::move(value), std::move(expected)};
 }
-inline MaybeError refused(const char* field, std::uint64_t value, std::string allowed) {
-  return refused(field, std::to_string(value), std::move(allowed));
+inline MaybeError refused(const char* field, std::uint64_t value, std::string expected) {
+  return refused(field, std::to_string(value), std::move(expected));
 }
 
 // As people write it: durations in microseconds.

@@ -76,10 +76,11 @@ bool wait_in_slices(double timeout_s, Wait wait) {
 // Translates C++ exceptions into those of softmrc.errors, in the extension that calls it.
 void register_exceptions();
 
-// Raises ConfigError for a value that is not allowed, UsageError for a call at the wrong time.
+// Raises ConfigError for a value that is wrong, UsageError for a call at the wrong time.
 void raise_if(const proto::MaybeError& verdict);
 
-[[noreturn]] void raise_config_error(const std::string& field, nanobind::handle value, const std::string& allowed);
+[[noreturn]] void raise_config_error(const std::string& field, nanobind::handle value, const std::string& problem,
+                                     const std::string& hint = "");
 
 // By its name; none for none.
 std::optional<collectives::Algorithm> algorithm_of(const std::optional<std::string>& name);

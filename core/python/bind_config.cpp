@@ -65,8 +65,8 @@ std::uint64_t quantity(const std::string& field, const nb::object& value) {
   if (!nb::try_cast(value, text) && PyLong_CheckExact(value.ptr())) text = nb::str(value).c_str();
   try {
     return read(text);
-  } catch (const host::HostError& refusal) {
-    raise_config_error(field, value, refusal.what());
+  } catch (const host::UnitError& refusal) {
+    raise_config_error(field, value, std::string("must be ") + refusal.what(), refusal.hint);
   }
 }
 
@@ -117,8 +117,8 @@ void bind_config(nb::module_& m) {
       const host::TomlValue value = host::with_unit(name, plain);
       if (const auto* whole = std::get_if<std::int64_t>(&value)) return nb::cast(*whole);
       return nb::cast(std::get<double>(value));
-    } catch (const host::HostError& refusal) {
-      raise_config_error(name, text, refusal.what());
+    } catch (const host::UnitError& refusal) {
+      raise_config_error(name, text, std::string("must be ") + refusal.what(), refusal.hint);
     }
   }, nb::arg("name"), nb::arg("text"), "What a setting of this name holds when a person has written this.");
   m.def("settings", [declared] { return declared; },

@@ -105,7 +105,7 @@ void bind_fabric(nb::module_& m) {
 
 void check(const NetworkConfig& c) {
   using proto::Error;
-  if (const auto p = validate(c.fabric)) raise_if(Error{Error::Kind::config, p->field, p->value, p->allowed});
+  if (const auto p = validate(c.fabric)) raise_if(Error{Error::Kind::config, p->field, p->value, p->expected});
   proto::EndpointConfig endpoint = c.endpoint;
   endpoint.ports = c.fabric.planes;
   raise_if(proto::validate(endpoint));
@@ -129,8 +129,8 @@ void check(const NetworkConfig& c) {
 void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes,
                Column<std::int64_t> start_ps, Column<std::int32_t> collective, Column<std::uint32_t> rank,
                Column<std::int64_t> lasts_ps) {
-  const auto refuse = [](const char* field, std::uint64_t value, std::string allowed) {
-    raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), std::move(allowed)});
+  const auto refuse = [](const char* field, std::uint64_t value, std::string expected) {
+    raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), std::move(expected)});
   };
   const std::size_t count = source.shape(0);
   if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count ||
@@ -169,8 +169,8 @@ nb::bytes raw(const std::vector<T>& values) {
 void add_probes(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> host, Column<std::uint32_t> plane,
                 Column<std::uint32_t> bytes,
                 nb::ndarray<const std::uint16_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu> usids) {
-  const auto refuse = [](const char* field, std::int64_t value, std::string allowed) {
-    raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), std::move(allowed)});
+  const auto refuse = [](const char* field, std::int64_t value, std::string expected) {
+    raise_if(proto::Error{proto::Error::Kind::config, field, std::to_string(value), std::move(expected)});
   };
   const std::size_t count = at_ps.shape(0);
   if (host.shape(0) != count || plane.shape(0) != count || bytes.shape(0) != count || usids.shape(0) != count)

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "host/connector.h"
+#include "host/host_error.h"
 #include "python/bind.h"
 #include "udp/device_error.h"
 
@@ -16,10 +17,11 @@ namespace softmrc::python {
 
 namespace {
 
-void set_config_error(const std::string& field, const nb::handle value, const std::string& allowed) {
+void set_config_error(const std::string& field, const nb::handle value, const std::string& problem,
+                      const std::string& hint = "") {
   const nb::object type = hang_if_finalizing(
       [] { return nb::object(nb::module_::import_("softmrc.errors").attr("ConfigError")); });
-  const nb::object error = hang_if_finalizing([&] { return type(field, value, allowed); });
+  const nb::object error = hang_if_finalizing([&] { return type(field, value, problem, hint); });
   PyErr_SetObject(type.ptr(), error.ptr());
 }
 
@@ -38,7 +40,7 @@ void set_config_error(const proto::Error& refused) {
   else if (const auto any = std::from_chars(text.data(), end, number);
            any.ec == std::errc() && any.ptr == end && std::isfinite(number))
     value = nb::float_(number);
-  set_config_error(refused.field, value, refused.allowed);
+  set_config_error(refused.field, value, "must be " + refused.expected);
 }
 
 }  // namespace
@@ -68,8 +70,9 @@ void register_exceptions() {
   });
 }
 
-void raise_config_error(const std::string& field, nb::handle value, const std::string& allowed) {
-  set_config_error(field, value, allowed);
+void raise_config_error(const std::string& field, nb::handle value, const std::string& problem,
+                        const std::string& hint) {
+  set_config_error(field, value, problem, hint);
   throw nb::python_error();
 }
 
@@ -79,7 +82,7 @@ void raise_if(const proto::MaybeError& verdict) {
     set_config_error(*verdict);
   } else {
     const nb::object errors = hang_if_finalizing([] { return nb::object(nb::module_::import_("softmrc.errors")); });
-    const std::string text = verdict->field + " " + verdict->value + ": expected " + verdict->allowed;
+    const std::string text = host::to_string(*verdict);
     PyErr_SetString(errors.attr("UsageError").ptr(), text.c_str());
   }
   throw nb::python_error();

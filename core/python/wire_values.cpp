@@ -152,7 +152,7 @@ nb::object written(const wire::Bth&, const Body& body, bool) {
 }  // namespace
 
 void raise_invalid(const wire::InvalidArgument& invalid) {
-  raise_if(proto::refused(invalid.field.c_str(), invalid.value, invalid.allowed));
+  raise_if(proto::refused(invalid.field.c_str(), invalid.value, invalid.expected));
   std::abort();  // unreached: it has thrown
 }
 

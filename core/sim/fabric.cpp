@@ -14,8 +14,8 @@ constexpr std::uint32_t t2_usid = 0x0500, max_t2 = 0x0400;
 constexpr std::uint32_t max_downlinks = 0x0800;
 constexpr std::uint32_t max_cables = 1024;
 
-FabricProblem problem(const char* field, std::uint64_t value, std::string allowed) {
-  return {field, std::to_string(value), std::move(allowed)};
+FabricProblem problem(const char* field, std::uint64_t value, std::string expected) {
+  return {field, std::to_string(value), std::move(expected)};
 }
 
 }  // namespace

@@ -31,11 +31,11 @@ struct FabricConfig {
   Duration link_delay = microseconds(1);
 };
 
-// A refusal names the key, its value, and what is allowed.
+// A refusal names the key, its value, and what it must be.
 struct FabricProblem {
   std::string field;
   std::string value;
-  std::string allowed;
+  std::string expected;
 };
 std::optional<FabricProblem> validate(const FabricConfig& config);
 

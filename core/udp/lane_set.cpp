@@ -38,8 +38,8 @@ std::uint32_t links_up(const DeviceConfig& plan) {
 }  // namespace
 
 MaybeError validate(const DeviceConfig& plan) {
-  const auto config = [](const char* what, std::size_t value, std::string allowed) {
-    return Error{Error::Kind::config, what, std::to_string(value), std::move(allowed)};
+  const auto config = [](const char* what, std::size_t value, std::string expected) {
+    return Error{Error::Kind::config, what, std::to_string(value), std::move(expected)};
   };
   if (auto v = proto::validate(plan.engine)) return v;
   if (plan.planes.size() != plan.engine.ports) return config("planes", plan.planes.size(), "as many as engine.ports");

@@ -33,8 +33,8 @@ std::vector<PeerBook::Key> PeerBook::derive_keys(const PeerPlane& plane) {
 
 namespace {
 
-proto::MaybeError refused(const char* field, std::string value, std::string allowed) {
-  return proto::Error{proto::Error::Kind::config, field, std::move(value), std::move(allowed)};
+proto::MaybeError refused(const char* field, std::string value, std::string expected) {
+  return proto::Error{proto::Error::Kind::config, field, std::move(value), std::move(expected)};
 }
 
 // Of one node: not multicast, not broadcast, not unspecified, and not one address embedded in another.

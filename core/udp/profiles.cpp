@@ -11,8 +11,8 @@ using proto::MaybeError;
 constexpr const char* state_names[] = {"init", "offline", "online"};
 
 std::string words(ProfileState state) { return state_names[static_cast<std::size_t>(state)]; }
-MaybeError moment(const char* field, std::string value, std::string allowed) {
-  return Error{Error::Kind::usage, field, std::move(value), std::move(allowed)};
+MaybeError moment(const char* field, std::string value, std::string expected) {
+  return Error{Error::Kind::usage, field, std::move(value), std::move(expected)};
 }
 
 bool is_wide(const PathProfile& profile) { return profile.evs.is_wide(); }
@@ -120,7 +120,7 @@ MaybeError Profiles::check(Profile& profile) {
     const auto invalid = format->widths.empty()
                              ? std::nullopt
                              : wire::validate({format->widths, {}}, wire::format_width(format->format));
-    return invalid ? proto::refused(invalid->field.c_str(), invalid->value, invalid->allowed) : std::nullopt;
+    return invalid ? proto::refused(invalid->field.c_str(), invalid->value, invalid->expected) : std::nullopt;
   }
   if (const auto* control = std::get_if<proto::CcProfile>(&profile.body)) return proto::validate(*control);
   auto& paths = std::get<PathProfile>(profile.body);

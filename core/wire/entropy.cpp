@@ -7,8 +7,8 @@ namespace {
 
 std::string up_to(std::uint32_t most) { return "0 to " + std::to_string(most); }
 
-InvalidArgument invalid_field(std::size_t i, const char* member, std::uint64_t value, std::string allowed) {
-  return {"fields[" + std::to_string(i) + "]." + member, std::to_string(value), std::move(allowed)};
+InvalidArgument invalid_field(std::size_t i, const char* member, std::uint64_t value, std::string expected) {
+  return {"fields[" + std::to_string(i) + "]." + member, std::to_string(value), std::move(expected)};
 }
 
 std::optional<InvalidArgument> validate_field(std::size_t i, const EvField& f, unsigned format_width) {

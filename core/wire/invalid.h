@@ -1,4 +1,4 @@
-// What is said of a value that a caller gave and that is not allowed. The layers above turn it into an exception.
+// What is said of a value that a caller gave and that is wrong. The layers above turn it into an exception.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace softmrc::wire {
 struct InvalidArgument {
   std::string field;
   std::string value;
-  std::string allowed;
+  std::string expected;  // completes "must be …"
 };
 
 }  // namespace softmrc::wire

@@ -1,7 +1,7 @@
 """What can go wrong, as a caller sees it.
 
 MrcError
-├── ConfigError    a value in a configuration is not allowed; names the field, the value, and what is
+├── ConfigError    a value is not valid; names the field, the problem, the value, and what to do
 ├── UsageError     a call that its object's state does not permit
 ├── DeviceError    the machine underneath refused: a socket, an interface, a permission
 ├── RemoteError    the peer did it: it died, refused, or sent an invalid answer
@@ -15,33 +15,50 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 
 class MrcError(Exception):
     """The root of every exception that SoftMRC raises on purpose."""
 
 
-MISSING: Final = object()  # in the place of a value that nobody gave
+MISSING: Final = object()  # in the place of a value that was not given
+LONGEST_VALUE = 200  # characters of a value in a message
 
 
 class ConfigError(MrcError, ValueError):
-    """A configuration value that is not allowed, or that is missing."""
+    """A configuration value that is not valid, or that is missing.
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        said = "is missing" if value is MISSING else f"= {value!r} is not allowed"
-        super().__init__(on_terminal(f"{field} {said}: {allowed}"))  # names of fields may be from a file
-        self.field = field
-        self.value = value
-        self.allowed = allowed
+    The message says what is wrong, which value was given and what to do: "`field`: problem (got value). Hint". A value
+    of a file has `where` in front, as "fabric.toml:4"; what is wrong with a file as a whole has no field. `problem`
+    completes what `field` begins ("must be 0 to 1", "no such file"); `hint` is a sentence, or empty.
+    """
+
+    def __init__(self, field: str, value: object, problem: str, hint: str = "", where: str = "") -> None:
+        place = f"{where}: " if where else ""
+        got = "" if value is MISSING else f" (got {shortened(repr(value), LONGEST_VALUE)})"
+        name = f"`{field}`: " if field else ""
+        text = f"{place}{name}{problem}{got}" + (f". {hint}" if hint else "")
+        super().__init__(on_terminal(text))  # names of fields may be from a file
+        self.field, self.value, self.problem, self.hint, self.where = field, value, problem, hint, where
+
+    def replaced(self, **parts: Any) -> ConfigError:
+        """The same error with another field, value, problem, hint or place."""
+        own = {"field": self.field, "value": self.value, "problem": self.problem}
+        return type(self)(**{**own, "hint": self.hint, "where": self.where, **parts})
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """The end of a sentence about a name that is unknown: one that is much like it, or begins so, if there is one. The
-    prefix is what stands before all of them."""
+    """A question about an unknown name: "Did you mean x?", with a known name that resembles it or begins with it. Empty
+    where there is none. The prefix stands before all known names."""
     names = list(known)
     close = difflib.get_close_matches(word, names, 1, 0.6) or [name for name in names if name.startswith(word)]
-    return f"; did you mean {prefix}{close[0]}?" if word and close else ""
+    return f"Did you mean {prefix}{close[0]}?" if word and close else ""
+
+
+def shortened(text: str, most: int) -> str:
+    """A text, with an ellipsis in the place of what is too long."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class UsageError(MrcError, RuntimeError):
@@ -92,7 +109,9 @@ def words_of(error: BaseException) -> str:
     """What an error says, without the number that the system has for it; of a file that was at fault, its name too."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    if error.filename is None:
+        return error.strerror
+    return f"`{error.filename}`: {error.strerror[:1].lower()}{error.strerror[1:]}"
 
 
 class InternalError(MrcError, AssertionError):

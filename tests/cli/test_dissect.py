@@ -146,7 +146,7 @@ def test_captures_without_ethernet(tmp_path: File, linktype: int, before: int) -
 def test_what_cannot_be_read_is_one_line_on_stderr(tmp_path: File) -> None:
     missing = softmrc("dissect", str(tmp_path / "missing.pcapng"))
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr == f"softmrc: {tmp_path}/missing.pcapng: No such file or directory\n"
+    assert missing.stderr == f"softmrc: `{tmp_path}/missing.pcapng`: no such file or directory\n"
     text = tmp_path / "notes.txt"
     text.write_text("these are notes")
     wrong = softmrc("dissect", str(text))

@@ -82,7 +82,7 @@ def test_a_wrong_scenario_is_one_line_on_stderr(scenario: Path) -> None:
     done = softmrc("sim", scenario)
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.count("\n") == 1
-    assert "small.toml, line 6: fabric.spnies = 4 is not allowed" in done.stderr and "fabric.spines" in done.stderr
+    assert "small.toml:6: `fabric.spnies`: unknown key (got 4)" in done.stderr and "fabric.spines" in done.stderr
 
 
 def test_a_stuck_scenario_ends_with_its_verdict(scenario: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_sweep_ends_with_its_answer(scenario: Path) -> None:
 
 def test_a_key_to_set_is_not_a_key_to_vary(scenario: Path) -> None:
     done = softmrc("sim", scenario, "--set", "foo")
-    assert done.returncode == 2 and "--set = 'foo' is not allowed: key=value" in done.stderr
+    assert done.returncode == 2 and "`--set`: must be key=value" in done.stderr
 
 
 @pytest.mark.slow
@@ -171,11 +171,11 @@ def test_heads_of_a_sweep_are_short_and_different() -> None:
 
 def test_a_sweep_is_checked_before_it_starts(scenario: Path) -> None:
     done = softmrc("sweep", scenario, "--vary", "faults.links=0..99", "--json")
-    assert done.returncode == 2 and not done.stdout and "faults.links = 33 is not allowed" in done.stderr
+    assert done.returncode == 2 and not done.stdout and "`faults.links`: must be at most" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "faults.lnks=0..9")
-    assert done.returncode == 2 and "did you mean faults.links" in done.stderr
+    assert done.returncode == 2 and "Did you mean faults.links" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "fault.links=0..9")
-    assert done.returncode == 2 and "fault = '[fault]' is not allowed" in done.stderr
+    assert done.returncode == 2 and "`fault`: unknown key" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "run.seed=1,2", "--runner", "slurm")
     assert done.returncode == 2 and "'local', 'ray'" in done.stderr
 
@@ -277,4 +277,4 @@ def test_scenarios_on_a_single_switch_run_or_say_what_is_not_there(tmp_path: Pat
     done = softmrc("sim", "how-many-planes", "--fabric", file, *small)
     assert json.loads(done.stdout)["runs"][0]["verdict"] == "complete", done.stderr
     done = softmrc("sim", "t1-reboot", "--fabric", file, *small)
-    assert done.returncode == 2 and "nothing above the only leaf of this fabric" in done.stderr
+    assert done.returncode == 2 and "cannot be above the only leaf of this fabric" in done.stderr

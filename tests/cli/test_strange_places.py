@@ -120,7 +120,7 @@ def test_what_the_system_refuses_is_told_in_words_and_not_in_numbers() -> None:
     with listen("127.0.0.1", memory=bytearray(64)) as listener:
         done = softmrc_here("perf", "--port", str(listener.port))
     assert done.stderr == f"softmrc: cannot listen on 127.0.0.1 port {listener.port}: Address already in use\n"
-    assert words_of(OSError(28, "No space left on device", "x y")) == "x y: No space left on device"
+    assert words_of(OSError(28, "No space left on device", "x y")) == "`x y`: no space left on device"
     assert words_of(ValueError("[Errno 1] said by a peer")) == "[Errno 1] said by a peer"
 
 

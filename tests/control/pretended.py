@@ -91,7 +91,7 @@ class Pretended:
         self.asked.append(request)
         handler = getattr(self, f"on_{request['op']}", None)
         if handler is None:
-            return {"ok": False, "error": f"op is {request['op']}; allowed: info, …"}
+            return {"ok": False, "error": f"`op`: must be one of info, … (got {request['op']})"}
         return {"ok": True} | handler(request)
 
     def on_info(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Pretended:
 
     def on_deny(self, request: dict[str, Any], state: str = "denied") -> dict[str, Any]:
         evs = request.get("evs") if "evs" in request else [i for i in range(4) if i % 2 == request["plane"]]
-        failed = [{"qpn": 0x22, "ev": ev, "error": f"ev is {ev}; allowed: below 4"} for ev in evs if ev >= 4]
+        failed = [{"qpn": 0x22, "ev": ev, "error": f"`ev`: must be below 4 (got {ev})"} for ev in evs if ev >= 4]
         if failed and request.get("stop"):
             evs, failed = evs[: evs.index(failed[0]["ev"])], failed[:1]
         done = [ev for ev in evs if ev < 4]

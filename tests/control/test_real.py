@@ -77,7 +77,7 @@ def test_a_batch_of_probes_is_marked_as_told_and_all_are_answered(connection: Co
         node.set_port(1, False)
         (lost,) = control.probe(node, qp["peer"]["number"], 1, [7], timeout_s=0.1)
         assert not lost.asked
-        with pytest.raises(UsageError, match="dscp is 64; allowed: 0 to 63"):
+        with pytest.raises(UsageError, match=r"`dscp`: must be 0 to 63 .got 64"):
             control.probe(node, qp["peer"]["number"], 0, [7], dscp=64)
     frames = [record.parse() for record in read_pcapng(file.read_bytes())]
     asked = [frame.dscp for frame in frames if isinstance(frame.packet.body, EndpointRequest)]

@@ -163,7 +163,7 @@ def test_paths_are_denied_and_allowed_as_far_as_they_can_be(two) -> None:
     write(qp, other)
     assert "one of them" in client.refused("deny", qpn=qp.qpn)
     assert "qpn is 5;" in client.refused("deny", qpn=5, evs=[0])
-    assert "plane is 3; allowed: 0 to 2" in client.refused("deny", plane=3)
+    assert "`plane`: must be 0 to 2 (got 3)" in client.refused("deny", plane=3)
 
 
 def test_a_path_is_replaced(two) -> None:
@@ -201,13 +201,13 @@ def test_a_probe_is_sent_and_answered(two) -> None:
         (b"nonsense", "no JSON"),
         (b"[]", "an object"),
         (b"{}", "op is missing"),
-        (b'{"op": 3}', "op is 3; allowed: a text"),
-        (b'{"op": "sing"}', 'op is "sing"; allowed: info, stats, qps'),
-        (b'{"op": "info", "plane": 1}', "plane is nothing that info takes; allowed: nothing more"),
-        (b'{"op": "port", "plane": true, "up": true}', "plane is true; allowed: 0 to 2"),
-        (b'{"op": "port", "plane": 1, "up": 1}', "up is 1; allowed: true or false"),
-        (b'{"op": "events", "since": [-1]}', "since is [-1]; allowed: a list of numbers"),
-        (b'{"op": "events", "most": 0}', "most is 0; allowed: 1 to 4096"),
+        (b'{"op": 3}', "`op`: must be a text (got 3)"),
+        (b'{"op": "sing"}', "`op`: must be one of info, stats, qps"),
+        (b'{"op": "info", "plane": 1}', "`plane`: no such argument of info. It takes none."),
+        (b'{"op": "port", "plane": true, "up": true}', "`plane`: must be 0 to 2 (got true)"),
+        (b'{"op": "port", "plane": 1, "up": 1}', "`up`: must be true or false (got 1)"),
+        (b'{"op": "events", "since": [-1]}', "`since`: must be a list of numbers of 64 bits (got [-1])"),
+        (b'{"op": "events", "most": 0}', "`most`: must be 1 to 4096 (got 0)"),
         (b"[" * 1000, "too deep"),
     ],
 )

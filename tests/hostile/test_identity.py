@@ -21,7 +21,7 @@ from softmrc.connection.bootstrap import credentials_of
 from softmrc.connection.identity import KEY, KNOWN, Identity
 from softmrc.errors import ConfigError, RemoteError
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without libcrypto")
+pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="needs libcrypto")
 
 HOST = "127.0.0.1"
 
@@ -86,7 +86,7 @@ def test_the_environment_names_the_folder(people: People, monkeypatch: pytest.Mo
     with listen(memory=bytearray(64)) as listener, connect(HOST, listener.port) as mine:
         assert mine.known_as == HOST
     assert credentials_of("given", None) == b"given"
-    with pytest.raises(ConfigError, match="either an identity or a secret"):
+    with pytest.raises(ConfigError, match="cannot be combined with a secret"):
         credentials_of("given", a)
 
 
@@ -194,7 +194,7 @@ def test_files_that_are_anothers(people: People) -> None:
 def test_a_file_of_known_peers_that_is_none(people: People, text: bytes) -> None:
     a = people("a", a=HOST)
     (a / KNOWN).write_bytes(text)
-    with pytest.raises(ConfigError, match=r"known_peers(:1)?' is not allowed"):
+    with pytest.raises(ConfigError, match=r"known_peers"):
         Identity(a)
 
 
@@ -205,7 +205,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(people: People, name: str)
     os.mkfifo(a / name, 0o600)
     command = [sys.executable, "-c", f"from softmrc.connection.identity import Identity; Identity({str(a)!r})"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    assert "is not allowed: a regular file" in result.stderr
+    assert "must be a regular file" in result.stderr
 
 
 def test_a_key_may_be_written_with_capital_letters(people: People) -> None:
@@ -222,7 +222,7 @@ def test_keys_that_are_none(people: People, tmp_path: Path) -> None:
             Identity(a)
     (a / KEY).unlink()
     for folder in (a, tmp_path / "nowhere", "/dev/null"):
-        with pytest.raises(ConfigError, match="a file that can be read"):
+        with pytest.raises(ConfigError, match=r"has no key|no such file"):
             connect(HOST, 1, identity=folder)
     for odd in ("", 5):
         with pytest.raises(ConfigError, match="a folder with a key"):
@@ -232,7 +232,7 @@ def test_keys_that_are_none(people: People, tmp_path: Path) -> None:
 def test_a_key_is_never_replaced(people: People) -> None:
     a = people("a")
     before = (a / KEY).read_bytes()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="has a key already"):
         identity.make(a)
     assert (a / KEY).read_bytes() == before
     assert [(a / name).stat().st_mode & 0o777 for name in (KEY, KNOWN)] == [0o600, 0o600]
@@ -240,7 +240,7 @@ def test_a_key_is_never_replaced(people: People) -> None:
 
 def test_without_libcrypto_no_key_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "can_seal", lambda: False)
-    with pytest.raises(ConfigError, match="built without libcrypto"):
+    with pytest.raises(ConfigError, match="needs libcrypto"):
         identity.make(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

@@ -42,7 +42,7 @@ def test_without_root_there_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatc
 def test_a_typo_names_the_key_and_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(kernel, "require_tools", lambda *_: None)
-    with pytest.raises(ConfigError, match=r"fabric\.plane = 2 .*did you mean fabric.planes"):
+    with pytest.raises(ConfigError, match=r"fabric\.plane`.*.got 2.*Did you mean fabric.planes"):
         Lab.up("[fabric]\nplane = 2\n")
     with pytest.raises(UsageError, match="too large for one machine"):
         Lab.up("[fabric]\nhosts = 2048\nhosts_per_leaf = 4\n")
@@ -122,7 +122,7 @@ class TestLife:
             with lab.inside("host1"):
                 seen = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
             assert "p0@" in seen and "d0@" not in seen
-            with pytest.raises(ConfigError, match="a name as host0"):
+            with pytest.raises(ConfigError, match="no such node"):
                 lab.execute("host7", ["true"])
 
 

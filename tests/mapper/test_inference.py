@@ -58,7 +58,7 @@ def test_components_have_names_that_lead_back_and_carry_the_links_they_should(sh
             ComponentKind.HOST: 2 * shape.planes,
         }.get(component.kind)
         assert size is None or len(component.links) == size
-    with pytest.raises(ConfigError, match="a link, direction, port"):
+    with pytest.raises(ConfigError, match="Name a link, port"):
         components.named("nonsense")
 
 

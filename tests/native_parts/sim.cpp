@@ -212,7 +212,7 @@ void bind_links(nb::module_& m) {
       .def("__init__",
            [](LinkRig* self, const NetworkConfig& config) {
     if (const auto p = validate(config.fabric))
-      raise_if(proto::Error{proto::Error::Kind::config, p->field, p->value, p->allowed});
+      raise_if(proto::Error{proto::Error::Kind::config, p->field, p->value, p->expected});
     new (self) LinkRig(config);
   })
       .def("send", &LinkRig::send, nb::arg("source"), nb::arg("destination"), nb::arg("entropy") = 0,

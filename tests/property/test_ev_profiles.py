@@ -196,4 +196,4 @@ TWO = (field(8, mask=0xFF), field(8))
 def test_profiles_that_make_no_sense(profile: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Endpoint(EndpointConfig()).add_ev_profile(EvProfile(**{"count": 2, **profile}))
-    assert caught.value.field == name and caught.value.allowed
+    assert caught.value.field == name and caught.value.problem

@@ -187,11 +187,11 @@ def test_the_command_prints_a_job(tmp_path: Path) -> None:
 
 WRONG = {
     "layers": ({"model": {"layers": 0, "hidden": 8}}, "workload.model.layers"),
-    "misspelt": ({"parallel": {"overlapp": True}}, "did you mean workload.parallel.overlap?"),
-    "too many ranks": ({"parallel": {"dp": 17}}, "at most the fabric's 16 hosts; it is 17"),
-    "stages": ({"parallel": {"pp": 3}}, "a divisor of the 4 layers"),
+    "misspelt": ({"parallel": {"overlapp": True}}, "Did you mean workload.parallel.overlap?"),
+    "too many ranks": ({"parallel": {"dp": 17}}, "at most the fabric's 16 hosts, and makes 17"),
+    "stages": ({"parallel": {"pp": 3}}, "must divide the number of layers, 4"),
     "experts over no experts": ({"parallel": {"dp": 4, "ep": 2}}, "1 where model.experts is 0"),
-    "experts unevenly": ({"parallel": {"dp": 4, "ep": 3}}, "a divisor of dp = 4"),
+    "experts unevenly": ({"parallel": {"dp": 4, "ep": 3}}, "must divide dp = 4"),
     "few experts": ({"model": {"layers": 4, "hidden": 8, "experts": 1}}, "at most experts = 1"),
     "parameters": ({"model": {"layers": 4, "hidden": 256, "parameters": 1000.0}}, "workload.model.parameters"),
     "efficiency": ({"gpu": {"efficiency": 1.5}}, "workload.gpu.efficiency"),
@@ -214,7 +214,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
         'question = "?"\n[workload]\nkind = "job"\n[workload.model]\nlayers = 3\nhidden = 8\n'
         "[workload.parallel]\npp = 2\n"
     )
-    with pytest.raises(ConfigError, match=r"job\.toml, line 8: workload\.parallel\.pp"):
+    with pytest.raises(ConfigError, match=r"job\.toml:8: `workload\.parallel\.pp"):
         sim.run(file)
 
 
@@ -222,7 +222,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
     ("table", "words"),
     [
         ({"workload": {"kind": "job", "model": {"layers": 2}}}, "workload.model.hidden"),
-        ({"workload": {"kind": "job"}}, "workload.model is missing"),
+        ({"workload": {"kind": "job"}}, "workload.model`: is missing"),
         ({"transport": {"kind": "roce"}}, "RoCE, which has no collectives"),
     ],
 )
@@ -246,10 +246,10 @@ def test_programs_that_do_not_fit_are_refused() -> None:
     other = CollectiveTask("c", (), 0, 0, "g", (0, 1), "all_reduce", 8)
     lay([call], [call])
     for ranks, words in (
-        (([call], []), "rank 1 makes, too"),
+        (([call], []), "a call of rank 1, too"),
         (([call], [other]), "as rank 0 calls it"),
-        (([ReceiveTask("r", (), peer=1)], []), "and it does not"),
-        (([SendTask("s", (), peer=1)], []), "receives with tag 0, and it does not"),
+        (([ReceiveTask("r", (), peer=1)], []), "rank 1 does not send"),
+        (([SendTask("s", (), peer=1)], []), "with tag 0 that rank 1 does not receive"),
         (
             (
                 [ReceiveTask("r", (), peer=1), SendTask("s", (0,), peer=1)],
@@ -320,6 +320,6 @@ def test_a_job_is_refused_where_a_gpu_has_several_nics(tmp_path: Path) -> None:
     file.write_text("[fabric]\nhosts = 18\nhosts_per_leaf = 6\n[job]\ngpus = 17\n")
     assert sim.parse(table).fabric.nics_per_gpu == 1, "a NIC to spare"
     file.write_text("[fabric]\nhosts = 18\nhosts_per_leaf = 6\n[job]\ngpus = 8\n")
-    with pytest.raises(ConfigError, match=r"workload.kind = 'job' .*one NIC a GPU.* has 2"):
+    with pytest.raises(ConfigError, match=r"workload.kind`: .*one NIC a GPU.* has 2.*.got 'job'"):
         sim.parse(table)
     assert sim.parse(table | {"workload": {"kind": "permutation"}}).fabric.nics_per_gpu == 2

@@ -106,7 +106,7 @@ def test_part_of_an_all_to_all_is_spread_over_all_distances() -> None:
     distances = [(to - host) % 13 for host, to in zip(plan.source, plan.destination, strict=True)]
     assert distances == [1] * 13 + [5] * 13 + [9] * 13
     assert max(Counter(zip(plan.source, replay(plan), strict=True)).values()) == 2
-    with pytest.raises(ConfigError, match=r"workload.peers = 13 .*0 to the 12 others"):
+    with pytest.raises(ConfigError, match=r"workload.peers`: .*0 to the 12 others.*.got 13"):
         plan_of(kind="all_to_all", hosts=13, peers=13)
 
 
@@ -201,18 +201,18 @@ def test_flows_from_a_file(tmp_path: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("f.csv", "source,destination,bytes\n0,99,5\n", "flow 1.destination = '99'.*0 to 15"),
+        ("f.csv", "source,destination,bytes\n0,99,5\n", "flow 1.destination`: .*0 to 15.*.got '99'"),
         ("f.csv", "source,destination,bytes\n3,3,5\n", "another host"),
         ("f.csv", "source,destination,bytes\n0,1,0\n", "flow 1.bytes"),
-        ("f.csv", "source,destination,byte\n0,1,5\n", "did you mean flow 1.bytes"),
-        ("f.csv", "source,destination,bytes,after\n0,1,5,z\n", "id of a flow further up"),
+        ("f.csv", "source,destination,byte\n0,1,5\n", "Did you mean flow 1.bytes"),
+        ("f.csv", "source,destination,bytes,after\n0,1,5,z\n", "id of an earlier flow"),
         ("f.csv", "source,destination,bytes\n", "at least one flow"),
         ("f.toml", "flow = 3\n", r"\[\[flow\]\] tables"),
         ("f.toml", "flow = \n", "TOML"),
-        ("f.cm", "Nodes 16\nConnections 2\n0->1 id 1 start 0 size 5\n", "the 1 that follow"),
+        ("f.cm", "Nodes 16\nConnections 2\n0->1 id 1 start 0 size 5\n", "must be 1, as many as follow"),
         ("f.cm", "Nodes 64\nConnections 1\n0->1 id 1 start 0 size 5\n", "at most the fabric's 16"),
-        ("f.cm", "Nodes 16\nConnections 1\n0->1 id 1 start 0 size 0\n", "endless"),
-        ("f.cm", "Nodes 16\nConnections 1\n0->1 id 1 sart 0 size 5\n", "did you mean start"),
+        ("f.cm", "Nodes 16\nConnections 1\n0->1 id 1 start 0 size 0\n", "Endless"),
+        ("f.cm", "Nodes 16\nConnections 1\n0->1 id 1 sart 0 size 5\n", "Did you mean start"),
         ("f.cm", "Nodes 16\nConnections 1\n0->1 id 1 trigger 3 size 5\n", "some connection fires"),
         ("f.cm", "Nodes 16\nConnections 1\n0->1 id 1 trigger 3 size 5 send_done_trigger 3\n", "circle"),
         ("f.cm", "Nodes 16\nhello\n", "line 2"),

@@ -217,5 +217,5 @@ def test_a_program_that_forgets_to_leave_ends_cleanly(tmp_path: Path) -> None:
 def test_a_tensor_without_memory_is_refused_by_name() -> None:
     from softmrc.torch.accelerator import Streams
 
-    with pytest.raises(ConfigError, match="tensor = 'on meta' is not allowed"):
+    with pytest.raises(ConfigError, match="`tensor`: must have its memory on cpu or on a GPU"):
         Streams(torch.empty(3, device="meta").device)

@@ -29,7 +29,7 @@ def test_a_setting_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ConfigError("seal", "on", "a shared secret"), DeviceError(errno.EMFILE, "cannot make a socket")]
+    "error", [ConfigError("seal", "on", "needs a shared secret"), DeviceError(errno.EMFILE, "cannot make a socket")]
 )
 def test_it_says_the_same_and_is_of_the_same_class(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: Any, **more: Any) -> Any:

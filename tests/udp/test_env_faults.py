@@ -64,7 +64,7 @@ def test_a_file_is_read_again_when_it_changes(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("text", ["dorp=0.1", "2:black_hole", "drop=2", "drop", "@", "-1:drop=0.1"])
 def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("SOFTMRC_FAULTS", text)
-    with pytest.raises(ConfigError, match=r"SOFTMRC_FAULTS.*black_hole.*has 2 planes") as told:
+    with pytest.raises(ConfigError, match=r"`SOFTMRC_FAULTS`: must be (0 to 1 for|.*black_hole)") as told:
         Device(TWO)
     assert text in str(told.value)
 

@@ -284,7 +284,7 @@ def test_what_makes_no_sense_is_refused_by_name(stage: Stage, name: str) -> None
     for odd in ODD.keys() - taken:
         error = outcome(lambda value=ODD[odd]: call(stage, value))
         assert isinstance(error, ConfigError), f"{odd}: {error!r}"
-        assert error.field and error.allowed, odd
+        assert error.field and error.problem, odd
 
 
 def test_no_time_takes_what_is_there(stage: Stage) -> None:

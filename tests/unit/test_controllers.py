@@ -84,7 +84,7 @@ def test_a_wrong_name_is_answered_with_those_that_exist() -> None:
     for refused, field in refusals:
         with pytest.raises(ConfigError) as caught:
             refused()
-        assert caught.value.field.endswith(field) and all(name in caught.value.allowed for name in NAMES)
+        assert caught.value.field.endswith(field) and all(name in caught.value.problem for name in NAMES)
 
 
 @pytest.mark.parametrize("rate_bps", [1_000_000_000, 40_000_000_000, 400_000_000_000])

@@ -21,9 +21,9 @@ def test_a_misspelt_name_gets_a_word_and_a_suggestion() -> None:
         {"SOFTMRC_PLANS": "eth0", "SOFTMRC_SECERT": "x", "SOFTMRC_QUUX": "1", "OTHER": "1"}
     )
     assert said == [
-        "SOFTMRC_PLANS is set, and nothing reads it; did you mean SOFTMRC_PLANES?",
+        "SOFTMRC_PLANS is set, and nothing reads it. Did you mean SOFTMRC_PLANES?",
         "SOFTMRC_QUUX is set, and nothing reads it",
-        "SOFTMRC_SECERT is set, and nothing reads it; did you mean SOFTMRC_SECRET?",
+        "SOFTMRC_SECERT is set, and nothing reads it. Did you mean SOFTMRC_SECRET?",
     ]
     assert "x" not in said[2].split(), "what was meant to be secret"
 
@@ -43,14 +43,14 @@ def test_it_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.M
 
 
 def test_a_plane_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"SOFTMRC_PLANES.*eth0 is there twice"):
+    with pytest.raises(ConfigError, match=r"SOFTMRC_PLANES.*names eth0 twice"):
         environment.read({"SOFTMRC_PLANES": "eth0,eth1, eth0"})
 
 
 def test_a_key_that_is_nearly_one_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mrc.toml"
     file.write_text("plane = ['eth0']")
-    with pytest.raises(ConfigError, match=r"did you mean planes\?"):
+    with pytest.raises(ConfigError, match=r"Did you mean planes\?"):
         environment.read({"SOFTMRC_CONFIG": str(file)})
 
 

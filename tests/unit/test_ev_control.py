@@ -250,7 +250,7 @@ def test_an_index_that_is_none(operation: str, index: Any) -> None:
     rig = Rig(ports=2, evs=LISTED)
     with pytest.raises(ConfigError) as caught:
         getattr(rig.qp, operation)(0, index, *([1] if operation == "replace_ev" else []))
-    assert caught.value.field == "ev" and caught.value.allowed
+    assert caught.value.field == "ev" and caught.value.problem
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_value_that_the_profile_has_no_use_for(profile: str, value: Any) -> No
     before = rig.qp.evs()
     with pytest.raises(ConfigError) as caught:
         rig.qp.replace_ev(0, 0, value)
-    assert caught.value.field == "value" and caught.value.allowed
+    assert caught.value.field == "value" and caught.value.problem
     assert (rig.qp.evs() == before).all()
 
 

@@ -184,7 +184,7 @@ def test_a_packet_for_nobody_is_dropped_where_it_is_not_known() -> None:
         ({"planes": 17}, "1 to 16"),
         ({"spines": 0}, "at least 1 above 4 leaves"),
         ({"cables_per_link": 0}, "1 to 1024"),
-        ({"pods": 3}, "divisor of the 4 leaves"),
+        ({"pods": 3}, "must divide the number of leaves, 4"),
         ({"pods": 2}, "at least 1 with three tiers"),
         ({"hosts": True}, "whole number"),
     ],
@@ -197,9 +197,9 @@ def test_impossible_shapes_are_refused_with_the_numbers(keys: dict[str, int], wo
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"hosts": 2048, "hosts_per_leaf": 2}, "512 leaves a plane can have addresses; these make 1024"),
-        ({"pods": 4, "spines": 200, "cores_per_spine": 1}, "512 aggs .* make 800"),
-        ({"pods": 2, "spines": 64, "cores_per_spine": 32}, "1024 cores .* make 2048"),
+        ({"hosts": 2048, "hosts_per_leaf": 2}, "at most 512 leaves a plane, and makes 1024"),
+        ({"pods": 4, "spines": 200, "cores_per_spine": 1}, "512 aggs .* makes 800"),
+        ({"pods": 2, "spines": 64, "cores_per_spine": 32}, "1024 cores .* makes 2048"),
     ],
 )
 def test_more_switches_than_have_addresses_can_be_described_but_not_addressed(keys: dict[str, int], words: str) -> None:

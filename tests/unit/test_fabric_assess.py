@@ -171,5 +171,5 @@ def test_gpus_of_a_file_are_what_fails_and_what_is_paid_for() -> None:
     host = next(d for d in b.domains if d.what == "GPU")
     assert (host.count, host.hosts, host.per_year) == (8, 2, Failures().gpu_per_year)
     assert "8 GPUs, 16 NICs" in summary.summary(b) and "GPUs" not in summary.summary(a)
-    with pytest.raises(ConfigError, match=r"job\.gpus = 9 .*at most 8"):
+    with pytest.raises(ConfigError, match=r"job\.gpus`: .*at most 8.*.got 9"):
         Description(fabric=LAB, job=JobSettings(gpus=9))

@@ -34,19 +34,19 @@ def test_a_file_becomes_a_description() -> None:
 def test_a_fabric_without_a_name_has_its_files(tmp_path: Path) -> None:
     (tmp_path / "my lab.toml").write_text("[fabric]\nhosts = 8\n")
     assert load(tmp_path / "my lab.toml").name == "my-lab"
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[fabric]\nhost_per_leaf = 4", r"fabric\.host_per_leaf = 4 .* did you mean fabric.hosts_per_leaf"),
-        ("[fabrics]\nhosts = 4", "fabrics .* did you mean fabric"),
-        ("[fabric]\nhosts = 8.5", r"fabric\.hosts = 8\.5 .*whole number"),
+        ("[fabric]\nhost_per_leaf = 4", r"fabric\.host_per_leaf`.*.got 4.*Did you mean fabric.hosts_per_leaf"),
+        ("[fabrics]\nhosts = 4", "fabrics`: .* Did you mean fabric"),
+        ("[fabric]\nhosts = 8.5", r"fabric\.hosts`: .*whole number.*.got 8\.5"),
         ("[fabric]\nhosts = true", "whole number"),
         ("[fabric]\nhost_link_bps = 'fast'", "100G"),
-        ("[fabric]\nhosts = 8\n[switch]\necn = 1", r"switch\.ecn = 1 .*true or false"),
+        ("[fabric]\nhosts = 8\n[switch]\necn = 1", r"switch\.ecn`: .*true or false.*.got 1"),
         ("[fabric]\nhosts = 8\n[addressing]\nplane_in = 'port'", "one of block, usid"),
         ("[fabric]\nhosts = 8\n[addressing]\nblock = 'fcbb::/16'", "32 bits"),
         ("[fabric]\nhosts = 8\n[failures]\nlink_per_year = -1", "0 to"),
@@ -65,7 +65,7 @@ def test_mistakes_are_named(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[fabric]\nhosts = 8\n\nspnies = 4\n", "line 4: fabric.spnies = 4 is not allowed"),
+        ("[fabric]\nhosts = 8\n\nspnies = 4\n", "fabric.spnies`: unknown key .got 4"),
         ("[fabric]\nhosts = 8\n[job]\n# note\nrestart_min = -1\n", "line 5: job.restart_min = -1"),
         ("[fabric]\nhosts = 7\nhosts_per_leaf = 2\n", "line 2: fabric.hosts = 7"),
         ("name = 'x'\n", "fabric is missing"),

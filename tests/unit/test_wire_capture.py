@@ -169,19 +169,19 @@ def test_what_came_before_the_damage_is_still_read() -> None:
 
 def test_misuse_is_named() -> None:
     capture = PcapngWriter()
-    with pytest.raises(ConfigError, match="interface = 0"):
+    with pytest.raises(ConfigError, match=r"interface`: .*.got 0"):
         capture.write(0, 0, b"")
     capture.add_interface("a")
-    with pytest.raises(ConfigError, match="interface = -1"):
+    with pytest.raises(ConfigError, match=r"interface`: .*.got -1"):
         capture.write(-1, 0, b"")
-    with pytest.raises(ConfigError, match="time_ns = -1"):
+    with pytest.raises(ConfigError, match=r"time_ns`: .*.got -1"):
         capture.write(0, -1, b"")
     capture.close()
     with pytest.raises(UsageError, match="closed"):
         capture.write(0, 0, b"")
     with pytest.raises(UsageError, match="goes to a file"):
         _ = PcapngWriter(io.BytesIO()).contents
-    with pytest.raises(DeviceError, match="No such file"):
+    with pytest.raises(DeviceError, match="no such file"):
         read_pcapng("/nowhere/at/all.pcapng")
 
 

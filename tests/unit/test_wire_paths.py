@@ -168,4 +168,4 @@ def test_bad_values_name_field_value_and_what_is_allowed(make: Callable[[], obje
     with pytest.raises(ConfigError) as caught:
         make()
     assert (caught.value.field, caught.value.value) == (name, value)
-    assert caught.value.allowed
+    assert caught.value.problem

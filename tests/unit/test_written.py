@@ -42,9 +42,9 @@ def test_what_is_meant(name: str, value: object, meant: object) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"rate_bp": 1}, "did you mean device.rate_bps?"),
-        ({"base_rtt": 1}, "did you mean device.base_rtt_us?"),
-        ({"xyzzy": 1}, "x.toml: device.xyzzy = 1 is not allowed: there is no such key"),
+        ({"rate_bp": 1}, "Did you mean device.rate_bps?"),
+        ({"base_rtt": 1}, "Did you mean device.base_rtt_us?"),
+        ({"xyzzy": 1}, "x.toml: `device.xyzzy`: unknown key (got 1)"),
         ({"rate_bps": "10X"}, "as 100G"),
         ({"rate_bps": "fast"}, "as 100G"),
         ({"rate_bps": 1.5}, '"10G"'),
@@ -63,7 +63,7 @@ def test_what_is_wrong_is_named_with_what_would_be_right(table: dict[str, object
     with pytest.raises(ConfigError) as refusal:
         text.device(table, "x.toml")
     name = next(iter(table))
-    assert words in str(refusal.value) and f"device.{name} = " in str(refusal.value)
+    assert words in str(refusal.value) and f"x.toml: `device.{name}`: " in str(refusal.value)
 
 
 @given(st.integers(1, 2_000_000_000_000))
@@ -85,5 +85,5 @@ def test_whatever_is_written_is_taken_or_refused_by_name(name: str, value: objec
 
 
 def test_a_device_suggests_the_field_that_was_meant() -> None:
-    with pytest.raises(ConfigError, match=r"rate = 1 is not allowed: a field of DeviceConfig; did you mean rate_bps\?"):
+    with pytest.raises(ConfigError, match=r"`rate`: no such field of DeviceConfig .got 1.. Did you mean rate_bps\?"):
         Device(rate=1)

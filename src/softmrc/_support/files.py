@@ -12,7 +12,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import MISSING, ConfigError, DeviceError
+
+UNREADABLE = {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.EISDIR: "must be a file, and is a directory",
+    errno.EACCES: "cannot be read: permission denied",
+}
+
+
+def unreadable(field: str, path: Path, error: OSError | ValueError, hint: str = "") -> ConfigError:
+    """What to raise where a file that the user named cannot be read."""
+    number = getattr(error, "errno", None)
+    why = UNREADABLE.get(number or 0) or f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    return ConfigError(field, str(path), why, hint)
 
 
 def read_text(path: Path, field: str) -> str:
@@ -20,9 +34,9 @@ def read_text(path: Path, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(field, str(path), f"a file that can be read ({error.strerror})") from None
+        raise unreadable(field, path, error) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(field, str(path), f"a file of UTF-8 text (byte {error.start} is none)") from None
+        raise ConfigError(field, str(path), f"must be UTF-8 text (byte {error.start} is not)") from None
 
 
 def read_bytes(path: Path, field: str, most: int) -> bytes:
@@ -33,10 +47,9 @@ def read_bytes(path: Path, field: str, most: int) -> bytes:
             while len(data) <= most and (piece := file.read(1 << 18)):
                 data += piece
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(field, str(path), f"a file that can be read ({reason})") from None
+        raise unreadable(field, path, error) from None
     if len(data) > most:
-        raise ConfigError(field, str(path), f"a file of at most {most >> 20} MiB")
+        raise ConfigError(field, str(path), f"must be at most {most >> 20} MiB long")
     return bytes(data)
 
 
@@ -198,18 +211,28 @@ def _entered(names: list[str], counts: dict[tuple[str, ...], int], is_list: bool
 
 def located(error: ConfigError, source: str, text: str) -> ConfigError:
     """The same error, with the file and the line."""
-    key = error.field.removeprefix(f"{source}: ")
-    line = line_of(text, key)
-    where = f"{source}, line {line}" if line else source
-    return ConfigError(f"{where}: {key}", error.value, error.allowed)
+    line = line_of(text, error.field) if error.field else error.where.partition(":")[2]  # TOML has its own
+    return error.replaced(where=f"{source}:{line}" if line else source)
 
 
-def parse_toml(text: str, field: str, source: str) -> dict[str, Any]:
+def parse_toml(text: str, source: str) -> dict[str, Any]:
     """The table that a text holds; `source` is where it is from."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also of a number with thousands of digits
-        raise ConfigError(field, source, f"TOML ({error})") from None
+        raise _invalid_toml(error, source) from None
+
+
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def _invalid_toml(error: Exception, source: str) -> ConfigError:
+    """With the line and the column in front, where tomllib says them at the end."""
+    text = str(error)
+    found = _PLACE.search(text)
+    where = ":".join(filter(None, (source, *(found.groups() if found else ()))))
+    words = text[: found.start()] if found else text
+    return ConfigError("", MISSING, f"invalid TOML: {words[:1].lower()}{words[1:]}", where=where)
 
 
 def runtime_folder() -> Path:

@@ -8,6 +8,7 @@ takes it.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,27 +46,34 @@ def names(kind: str) -> dict[str, Path]:
 def find(wanted: Path, kind: str, field: str) -> Path:
     """A file that the user named: one of theirs, or one that is shipped."""
     try:
+        if wanted.is_dir():
+            raise ConfigError(field, str(wanted), "must be a .toml file, and is a directory")
         if wanted.exists():
-            return _of_kind(wanted, kind, field)
+            return _of_kind(wanted, kind, field, wanted)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(field, str(wanted), "the name of a file") from None
+        raise ConfigError(field, str(wanted), "must be the name of a file") from None
     name = str(wanted).removesuffix(".toml").removeprefix(f"{FOLDERS[kind]}/")
     known = names(kind)
     if name in known:
         return known[name]
     for other in MARKS:
         if name in names(other):
-            return _of_kind(names(other)[name], kind, field)
-    close = did_you_mean(name, known) or f"; {', '.join(known)} {'is' if len(known) == 1 else 'are'} shipped"
-    raise ConfigError(field, str(wanted), f"a file that is there, or a shipped one{close}")
+            return _of_kind(names(other)[name], kind, field, wanted)
+    listing = "Run `softmrc examples` to list the built-in ones." if kind == SCENARIOS else _built_in(known)
+    hint = did_you_mean(name, known) or listing
+    raise ConfigError(field, str(wanted), f"no such file, and no built-in {kind}", hint)
 
 
-def _of_kind(file: Path, kind: str, field: str) -> Path:
+def _built_in(known: Iterable[str]) -> str:
+    return f"Built in: {', '.join(known)}."
+
+
+def _of_kind(file: Path, kind: str, field: str, wanted: Path) -> Path:
     found = kind_of(file)
     if found not in (None, kind):
-        raise ConfigError(field, str(file), f"a {kind}; this is a {found}, for `{TAKEN_BY[found]}`")
+        raise ConfigError(field, str(wanted), f"must be a {kind}, and is a {found}", f"Use `{TAKEN_BY[found]}` for it.")
     return file
 
 

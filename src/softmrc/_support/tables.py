@@ -2,7 +2,7 @@
 
 What a key may hold is declared once, beside its default, with `setting`; a rate (`_bps`) or a share (`_share`) may be a
 text with its unit. Everything that does not fit is a ConfigError
-that names the file, the key, the value and what is allowed; an unknown key names the nearest one that exists.
+that names the file, the key, the problem and the value; for an unknown key it names the nearest one that exists.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def setting(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
     return dataclasses.field(default=default, metadata=limits)
 
 
-def refuse(source: str, key: str, value: object, allowed: str) -> ConfigError:
+def refuse(source: str, key: str, value: object, problem: str, hint: str = "") -> ConfigError:
     shown = f"[{key}]" if isinstance(value, dict) else value
-    return ConfigError(f"{source}: {key}" if source else key, shown, allowed)
+    return ConfigError(key, shown, problem, hint, source)
 
 
 def read_table(kind: type, table: Any, source: str, key: str) -> Any:
     """An instance of the dataclass `kind`; `key` is where the table stands in the file."""
     if not isinstance(table, dict):
-        raise refuse(source, key, table, f"a table, [{key}]")
+        raise refuse(source, key, table, f"must be a table, [{key}]")
     fields = {item.name: item for item in dataclasses.fields(kind)}
     hints = typing.get_type_hints(kind)
     values = {}
@@ -44,7 +44,9 @@ def read_table(kind: type, table: Any, source: str, key: str) -> Any:
     for name, item in fields.items():
         is_required = item.default is item.default_factory is dataclasses.MISSING
         if name not in values and is_required:
-            raise refuse(source, f"{key}.{name}" if key else name, MISSING, f"{wanted(hints[name])} is needed here")
+            raise refuse(
+                source, f"{key}.{name}" if key else name, MISSING, "is missing", f"Set it to {wanted(hints[name])}."
+            )
     return kind(**values)
 
 
@@ -52,13 +54,13 @@ def check_keys(known: Iterable[str], table: Mapping[str, Any], source: str, key:
     """Refuse a key of a table that is not known; `key` is where the table stands."""
     for name, value in table.items():
         if name not in known:
-            raise refuse(source, f"{key}.{name}" if key else name, value, unknown_key(name, known, key))
+            raise refuse(source, f"{key}.{name}" if key else name, value, "unknown key", known_keys(name, known, key))
 
 
-def unknown_key(name: str, known: Iterable[str], key: str) -> str:
+def known_keys(name: str, known: Iterable[str], key: str) -> str:
+    """What to do about an unknown key: the known one that resembles it, or all."""
     prefix = f"{key}." if key else ""
-    meant = did_you_mean(name, known, prefix) or f"; the keys are {', '.join(prefix + one for one in sorted(known))}"
-    return f"there is no such key{meant}"
+    return did_you_mean(name, known, prefix) or f"Known keys: {', '.join(prefix + one for one in sorted(known))}."
 
 
 def wanted(hint: Any) -> str:
@@ -79,15 +81,17 @@ def read_value(hint: Any, limits: Any, value: Any, source: str, key: str) -> Any
         hint = rest[0] if len(rest) == 1 else Index
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return read_table(hint, value, source, key)
-    where = f"{source}: {key}" if source else key
-    if hint is int and key.endswith("_bps"):
-        typed: Any = as_rate_bps(where, value)
-    elif hint is float and key.endswith("_share"):
-        typed = as_share(where, value)
-    else:
-        typed = _typed(hint, value)
+    try:
+        if hint is int and key.endswith("_bps"):
+            typed: Any = as_rate_bps(key, value)
+        elif hint is float and key.endswith("_share"):
+            typed = as_share(key, value)
+        else:
+            typed = _typed(hint, value)
+    except ConfigError as error:
+        raise error.replaced(where=source) from None
     if typed is None:
-        raise refuse(source, key, value, wanted(hint))
+        raise refuse(source, key, value, f"must be {wanted(hint)}")
     _check_limits(limits, typed, value, source, key)
     return typed
 
@@ -118,11 +122,11 @@ def _check_limits(limits: Any, typed: Any, value: Any, source: str, key: str) ->
     choices = limits.get("choices")
     if choices and typed not in choices:
         meant = did_you_mean(str(typed), choices)
-        raise refuse(source, key, value, "one of " + ", ".join(repr(one) for one in choices) + meant)
+        raise refuse(source, key, value, "must be one of " + ", ".join(repr(one) for one in choices), meant)
     for one in typed if isinstance(typed, tuple) else (typed,):
         if "low" in limits and not isinstance(one, str) and one < limits["low"]:
-            raise refuse(source, key, value, f"at least {limits['low']}")
+            raise refuse(source, key, value, f"must be at least {limits['low']}")
         if "above" in limits and one <= limits["above"]:
-            raise refuse(source, key, value, f"more than {limits['above']}")
+            raise refuse(source, key, value, f"must be more than {limits['above']}")
         if "high" in limits and not isinstance(one, str) and one > limits["high"]:
-            raise refuse(source, key, value, f"at most {limits['high']}")
+            raise refuse(source, key, value, f"must be at most {limits['high']}")

@@ -28,14 +28,16 @@ def as_rate_bps(field: str, value: object) -> int:
 
 def as_share(field: str, value: object) -> float:
     """A share of one, from `1%` or `0.01`."""
-    allowed = "a share, as 1% or 0.01"
+    problem = "must be a share from 0 to 1, as 1% or 0.01"
     text = str(value) if isinstance(value, (int, float)) else value
     match = _SHARE.fullmatch(text) if isinstance(text, str) and len(text) <= LONGEST_TEXT else None
     if match is None:
-        raise ConfigError(field, value, allowed)
+        raise ConfigError(field, value, problem)
+    if isinstance(value, str) and match[0].strip() == "1":
+        raise ConfigError(field, value, "must have a unit, since 1 is 100%", "Write 1%, 0.01 or 100%.")
     share = float(Fraction(match[1]) / (100 if match[2] else 1))
     if not 0 <= share <= 1:
-        raise ConfigError(field, value, allowed)
+        raise ConfigError(field, value, problem)
     return share
 
 

@@ -62,7 +62,7 @@ def _up_to(text: str, most: int, what: str) -> int:
     except ValueError:
         found = -1
     if not 0 <= found <= most:
-        raise typer.BadParameter(f"{text} is no {what}: 0 to {most:#x}")
+        raise typer.BadParameter(f"must be a {what}, 0 to {most:#x}")
     return found
 
 
@@ -333,7 +333,7 @@ def replace(
 ) -> None:
     """Replace an EV by another path. Needs --device."""
     if all_copies and not profile:
-        raise ConfigError("--all-copies", all_copies, "with --profile only")
+        raise ConfigError("--all-copies", MISSING, "works only with --profile")
     # Longer ones are no number of 32 bits; whether they are wide values, the device says.
     is_number = value.isascii() and (value.isdecimal() or SHOWN_EV.fullmatch(value)) and len(value) <= 10
     new = int(value, 16 if "x" in value else 10) if is_number else value
@@ -363,7 +363,7 @@ def port(
 
     Needs --device or --all. This is the administrative state; the link has its own."""
     if state not in ("up", "down"):
-        raise ConfigError("up|down", state, "up or down")
+        raise ConfigError("up|down", state, "must be up or down")
 
     def change(node: control.DeviceClient) -> Row:
         node.set_port(plane, state == "up")

@@ -100,7 +100,7 @@ def dissect(
         print(install_wireshark())
         return
     if capture is None:
-        raise ConfigError("CAPTURE", MISSING, "a pcapng or pcap file, or --install-wireshark")
+        raise ConfigError("CAPTURE", MISSING, "is missing: a pcapng or pcap file, or --install-wireshark")
     read: Iterator[wire.Record] = itertools.islice(wire.read_pcapng(capture), limit)
     start, records = _earliest(read)
     known = Keys.read(keys) if keys is not None else Keys()

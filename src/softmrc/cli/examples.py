@@ -54,7 +54,8 @@ def examples(
         found = files.get(name) or scenarios.get(name)
         if found is None:
             known = [*files, *scenarios]
-            raise ConfigError("NAME", name, f"one that `softmrc examples` lists{did_you_mean(name, known)}")
+            hint = did_you_mean(name, known) or "Run `softmrc examples` to list them."
+            raise ConfigError("NAME", name, "no such scenario or example", hint)
         sys.stdout.write(found.read_text(encoding="utf-8"))
         return
     questions = {one: resources.question(file) for one, file in scenarios.items()}

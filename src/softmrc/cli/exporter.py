@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softmrc._support import resources
 from softmrc._support.files import read_text
 from softmrc.cli.terminal import say
 from softmrc.errors import MISSING, ConfigError, DeviceError, UsageError
@@ -51,9 +52,10 @@ def dashboard(
 
     The page is at http://ADDRESS:PORT/. Ctrl-C ends it."""
     if lab is not None and fabric is not None:
-        raise ConfigError("--fabric", str(fabric), "either --lab or --fabric")
+        raise ConfigError("--fabric", str(fabric), "cannot be combined with --lab")
     if denylist is not None and fabric is None:
-        raise ConfigError("--fabric", MISSING, "--denylist needs the fabric file that it is of")
+        hint = "Draw a fabric with what is broken in it: --fabric FILE --denylist FILE."
+        raise ConfigError("--denylist", MISSING, "needs --fabric", hint)
     with ExitStack() as stack:
         watch = None
         if lab is not None:
@@ -153,5 +155,5 @@ def _bound(listen: ListenAddress, where: str) -> socket.socket:
     except OSError as error:
         raise DeviceError(f"cannot listen on {where}: {error.strerror or error}") from None
     except UnicodeError:  # a..b: no name that could be looked up
-        raise ConfigError("--listen", where, "ADDRESS:PORT, as 127.0.0.1:9464") from None
+        raise ConfigError("--listen", where, "must be ADDRESS:PORT, as 127.0.0.1:9464") from None
     return sock

@@ -82,33 +82,44 @@ def routes(
     of_paths = {"--from": source, "--to": to, "--ev": ev, "--over": over}
     given = [name for name, value in of_paths.items() if value is not None]
     if node is not None and given:
-        raise ConfigError(given[0], of_paths[given[0]], f"either the table of {node}, or paths from host to host")
+        raise ConfigError(given[0], of_paths[given[0]], f"cannot be combined with the switch {node}")
     if node is not None:
         _print_table(plan_, node, as_json)
     elif source is not None and to is not None:
         _print_paths(plan_, source, to, ev, over, as_json)
     else:
         missing = "--to" if source is not None else "--from"
-        raise ConfigError(missing, MISSING, "both hosts, as --from host0 --to host7; or a switch alone, as p0.leaf0")
+        raise ConfigError(
+            missing,
+            MISSING,
+            "is missing",
+            "Name both hosts, as --from host0 --to host7, or a switch alone, as p0.leaf0.",
+        )
 
 
-def _host(plan_: AddressPlan, name: str) -> int:
-    found = plan_.shape.parse_node(name)
+def _host(plan_: AddressPlan, option: str, name: str) -> int:
+    try:
+        found = plan_.shape.parse_node(name)
+    except ConfigError as error:
+        raise error.replaced(field=option) from None
     if found.tier is not Tier.HOST:
-        raise ConfigError("host", name, "a host, as host0")
+        raise ConfigError(option, name, "must be a host, as host0")
     return found.index
 
 
 def _print_paths(plan_: AddressPlan, source: str, to: str, ev: int | None, over: str | None, as_json: bool) -> None:
-    a, b = _host(plan_, source), _host(plan_, to)
+    a, b = _host(plan_, "--from", source), _host(plan_, "--to", to)
     if a == b:
-        raise ConfigError("to", to, "another host")
+        raise ConfigError("to", to, "must be another host than --from")
     count = plan_.evs(a, b)
     if ev is not None and ev >= count:
-        raise ConfigError("ev", ev, f"0 to {count - 1} between these hosts")
+        raise ConfigError("ev", ev, f"must be 0 to {count - 1} between these hosts")
     wanted = list(range(count)) if ev is None else [ev]
     if over is not None:
-        links = plan_.shape.links_of(plan_.shape.parse_cable(over))
+        try:
+            links = plan_.shape.links_of(plan_.shape.parse_cable(over))
+        except ConfigError as error:
+            raise error.replaced(field="--over") from None
         crossing = {e for link in links for e in plan_.evs_over(link, a, b)}
         wanted = [e for e in wanted if e in crossing]
         if not wanted and not as_json:
@@ -134,7 +145,7 @@ def _print_paths(plan_: AddressPlan, source: str, to: str, ev: int | None, over:
 def _print_table(plan_: AddressPlan, name: str, as_json: bool) -> None:
     node = plan_.shape.parse_node(name)
     if node.tier is Tier.HOST:
-        raise ConfigError("node", name, "a switch: hosts have no table; see --from and --to")
+        raise ConfigError("node", name, "must be a switch", "Hosts have no table; use --from and --to.")
     entries = table_of(plan_, node).entries
     rows = [
         {

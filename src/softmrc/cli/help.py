@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from softmrc.cli.exit_codes import MEANS_NO, NO
 from softmrc.cli.usage import EXAMPLES
+from softmrc.cli.usage_errors import Command
 
 HELP_NAMES = ["--help", "-h"]
 # What an option takes, by its name: one name takes the same everywhere, unless a command says otherwise.
@@ -43,7 +44,7 @@ def _text_of(command: Any, ctx: Any) -> str:
     return text_of(command, ctx)
 
 
-class HelpCommand(TyperCommand):
+class HelpCommand(Command):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_text_of(self, ctx))
 

@@ -73,7 +73,7 @@ def down(
     """Remove a lab and everything it made."""
     start = time.monotonic()
     if which is not None and name is not None and which != name:
-        raise ConfigError("--lab", name, f"the same lab as {which}, or only one of them")
+        raise ConfigError("--lab", name, f"must be the same lab as {which}", "Give only one of the two.")
     gone = take_down(which or name, everything)
     if as_json:
         print_json({"labs": gone})

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import typer
 
 from softmrc.cli.help import HelpCommand, HelpGroup, tidy, with_metavars
+from softmrc.cli.usage_errors import shown
 
 BENCH = "softmrc-bench"
 
@@ -120,6 +121,14 @@ def group_of(*table: LazyCommand) -> type[HelpGroup]:
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             self.commands = self._table = Commands(self.commands, table)
+
+        def make_context(self, *args: Any, **extra: Any) -> Any:
+            with shown(list):
+                return super().make_context(*args, **extra)
+
+        def invoke(self, ctx: Any) -> Any:
+            with shown(list):
+                return super().invoke(ctx)
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)

@@ -95,7 +95,10 @@ def plant(fabric: SimulatedFabric, components: Components, text: str, seconds: f
     """Break what a text such as `p0.leaf0-spine1=loss:1%` says, at once."""
     name, _, how = text.partition("=")
     kind, _, argument = how.partition(":")
-    links = components.named(name).links
+    try:
+        links = components.named(name).links
+    except ConfigError as error:
+        raise error.replaced(field="break") from None
     if kind == "flap" and argument:
         period_s = as_duration_ns("--break", argument) / 1e9
         for i in range(int(seconds / period_s) + 1):
@@ -105,7 +108,7 @@ def plant(fabric: SimulatedFabric, components: Components, text: str, seconds: f
     elif kind in ("loss", "corrupt", "slow") and argument and as_share("--break", argument) > 0:
         fabric.break_links(SIM_KINDS[kind], links, 0.0, as_share("--break", argument))
     else:
-        raise ConfigError("--break", text, "NAME=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
+        raise ConfigError("--break", text, "must be NAME=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
 
 
 @mapper_app.command("ecmp")

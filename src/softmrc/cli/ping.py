@@ -27,7 +27,7 @@ def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT, with an IPv6 host in brackets; several addresses of the host have commas between them."""
     host, _, port = text.rpartition(":")
     if not host or not PORT.fullmatch(port):
-        raise ConfigError("address", text, "HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000")
+        raise ConfigError("address", text, "must be HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000")
     return ",".join(part.strip().strip("[]") for part in host.split(",")), int(port)
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from softmrc._support import resources
 from softmrc._support.files import check_place, write_text
-from softmrc._support.units import as_rate_bps, as_share
+from softmrc._support.units import as_rate_bps, as_share, counted
 from softmrc.cli.exit_codes import NO
 from softmrc.cli.fabric import File
 from softmrc.cli.options import AsJson, Report, Seed, print_json
@@ -56,8 +56,9 @@ def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
         if min(found) < 1 or max(found) > most:
             raise ValueError
     except ValueError:
-        allowed = f"whole numbers from 1 to {most:,} with commas between them, as 1,2,4,8"
-        raise ConfigError(field, text, allowed) from None
+        raise ConfigError(
+            field, text, f"must be whole numbers from 1 to {most:,} with commas between them, as 1,2,4,8"
+        ) from None
     return found
 
 
@@ -68,7 +69,9 @@ def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
             raise ValueError
         return found
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(field, text, f"numbers up to {plans.MAX_PORTS:,} with commas between them, as 1,3") from None
+        raise ConfigError(
+            field, text, f"must be numbers up to {plans.MAX_PORTS:,} with commas between them, as 1,3"
+        ) from None
 
 
 def plan(
@@ -137,8 +140,9 @@ def _write_fabric(path: Path, question: plans.DesignSpec, found: list[plans.Desi
     designs = [d for d in found if isinstance(d, plans.Design)]
     if len(designs) != 1:
         have = ", ".join(f"{reports.plan_cell(d, 'shape')} ({reports.plan_cell(d, 'split')})" for d in designs)
-        left = f"one design, and {len(designs)} are left: {have}; choose with --planes, --tiers or --oversubscription"
-        raise ConfigError("--output", str(path), left if designs else "one design, and none can be built")
+        problem = f"cannot hold {counted(len(designs), 'design')}" if designs else "needs a design that can be built"
+        hint = f"Choose one with --planes, --tiers and --oversubscription: {have}." if designs else ""
+        raise ConfigError("--output", str(path), problem, hint)
     write_text(path, plans.fabric_file(question, designs[0]))
     terminal(stderr=True).print(f"Fabric: {path}", style="dim")
 

@@ -29,13 +29,13 @@ def _settings(words: list[str] | None) -> dict[str, Any]:
     for word in words or []:
         name, equals, text = word.partition("=")
         if not name or not equals:
-            raise ConfigError("setting", word, "NAME=VALUE")
+            raise ConfigError("setting", word, "must be NAME=VALUE")
         try:
             found[name] = json.loads(text)
         except ValueError:
             found[name] = text  # a word, as of mode=explicit
         except RecursionError:
-            raise ConfigError(name, f"{text[:20]}…", "JSON that is not nested so deep") from None
+            raise ConfigError(name, f"{text[:20]}…", "must be JSON with less nesting") from None
     return found
 
 
@@ -133,7 +133,7 @@ def give(
 ) -> None:
     """Set the default profile of new queue pairs."""
     if (number is None) == (own is None):
-        raise ConfigError("N", MISSING if number is None else number, "either the number of a profile, or --own")
+        raise ConfigError("N", MISSING, "needs the number of a profile, or --own, and not both")
     if number is not None:
         _change(device, as_json, lambda profiles: profiles.give_to_all(number))
     else:

@@ -98,7 +98,7 @@ def sim(
     if only is not None:
         names = [one.name for one in scenario.variants()]
         if only not in names:
-            raise ConfigError("--only", only, "one of " + ", ".join(repr(name) for name in names))
+            raise ConfigError("--only", only, "must be one of " + ", ".join(repr(name) for name in names))
         chosen = scenario.variants()[names.index(only)]
     first = scenario.run.seed if seed is None else seed
     runs: list[list[Result]] = []
@@ -144,7 +144,7 @@ def write_report(report: Path, page: str) -> None:
 
 def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
     """A scenario, on its own fabric or on that of a fabric file; delays and forwarding stay the scenario's."""
-    scenario = simulator.load(resources.find(file, resources.SCENARIOS, "scenario"))
+    scenario = simulator.load(resources.find(file, resources.SCENARIOS, "file"))
     if fabric is None:
         return scenario
     path = resources.find(fabric, resources.FABRICS, "--fabric").resolve()

@@ -48,10 +48,10 @@ def study(
 
     Designs are compared by closed forms; --confirm simulates the best. The others are listed with the reason."""
     if kept is not None and not confirmed:
-        raise ConfigError("--keep", str(kept), "with --confirm, whose simulations it keeps")
+        raise ConfigError("--keep", str(kept), "works only with --confirm, whose simulations it keeps")
     check_place(report)
     check_place(kept)
-    asked, book = studies.load(resources.find(file, resources.STUDIES, "study")), Prices.load(prices)
+    asked, book = studies.load(resources.find(file, resources.STUDIES, "file")), Prices.load(prices)
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
     slices = {p.name: _slice(p, asked.evs) for p in front}
@@ -114,7 +114,9 @@ def _taken(kept: Path | None) -> dict[str, float | None]:
             rate = row["slowest_gbps"]
             found[str(row["run"])] = None if rate is None else float(rate)
         except (ValueError, TypeError, KeyError):
-            raise ConfigError("--keep", str(kept), f"a file that a study wrote; line {number} is another") from None
+            raise ConfigError(
+                "--keep", str(kept), f"must be a file that a study wrote (line {number} is not)"
+            ) from None
     return found
 
 

@@ -93,7 +93,7 @@ class Grid:
 def a_number(value: float) -> float:
     """For options: refuse NaN, which passes range checks."""
     if math.isnan(value):
-        raise typer.BadParameter("nan is no number")
+        raise typer.BadParameter("must be a number")
     return value
 
 

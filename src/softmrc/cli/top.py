@@ -25,7 +25,7 @@ from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import connect
 from softmrc.engine import EvState
-from softmrc.errors import ConfigError, RemoteError, UsageError, printable
+from softmrc.errors import MISSING, ConfigError, RemoteError, UsageError, printable
 from softmrc.ops import control
 
 MESSAGE = 1 << 20
@@ -191,10 +191,10 @@ def top(
     if load is None:
         for name, value in (("--planes", planes), ("--loss", loss), ("--secret", secret)):
             if value:
-                raise ConfigError(name, "given", "only with --load HOST:PORT")
+                raise ConfigError(name, MISSING, "works only with --load HOST:PORT")
         look(watched(device), time.sleep, seconds, interval_s)
         return
     if device is not None:
-        raise ConfigError("--device", device, "either --device or --load")
+        raise ConfigError("--device", device, "cannot be combined with --load")
     with load_on(load, planes_of(planes), loss, secret) as work:
         look(watched(str(os.getpid())), work, seconds, interval_s)

@@ -87,9 +87,9 @@ def as_block(memory: Any, writable: bool = True) -> Block:
     array = memory if isinstance(memory, np.ndarray) else _array(memory)
     dtype = NUMPY_NAMES.get(array.dtype.name)
     if dtype is None or not array.dtype.isnative or not array.flags.c_contiguous:
-        raise ConfigError("memory", f"{array.dtype}, strides {array.strides}", ACCEPTED)
+        raise ConfigError("memory", f"{array.dtype}, strides {array.strides}", f"must be {ACCEPTED}")
     if writable and not array.flags.writeable:
-        raise ConfigError("memory", "read-only", "memory that may be written")
+        raise ConfigError("memory", "read-only", "must be writable")
     return Block(array.ctypes.data, array.size, dtype, array)
 
 
@@ -97,22 +97,22 @@ def _array(memory: Any) -> np.ndarray:
     try:
         return np.asarray(memoryview(memory))
     except TypeError:
-        raise ConfigError("memory", type(memory).__name__, ACCEPTED) from None
+        raise ConfigError("memory", type(memory).__name__, f"must be {ACCEPTED}") from None
 
 
 def as_parts(memory: Any, size: int, counts: Sequence[int] | None = None, writable: bool = True) -> tuple[Block, ...]:
     """One part for every rank: of a list of memories, or of one block, cut evenly or by `counts`."""
     if isinstance(memory, list | tuple) and not isinstance(memory, Block):
         if counts is not None:
-            raise ConfigError("counts", list(counts), "None where the parts are given one by one")
+            raise ConfigError("counts", list(counts), "must be None where the parts are given one by one")
         return tuple(as_block(part, writable) for part in memory)
     block = as_block(memory, writable)
     if counts is None:
         if block.count % size:
-            raise ConfigError("memory", f"{block.count} elements", f"a multiple of the group's size, {size}")
+            raise ConfigError("memory", f"{block.count} elements", f"must be a multiple of the group's size, {size}")
         counts = [block.count // size] * size
     if len(counts) != size or sum(counts) != block.count or min(counts) < 0:
-        raise ConfigError("counts", list(counts), f"{size} counts that add up to {block.count}")
+        raise ConfigError("counts", list(counts), f"must be {size} counts that add up to {block.count}")
     parts, at = [], block.address
     for count in counts:
         parts.append(Block(at, count, block.dtype, block.owner))

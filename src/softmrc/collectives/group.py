@@ -83,10 +83,10 @@ class Group:
         store. A rank that does not come is named in a `CollectiveError`."""
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
-            raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
+            raise ConfigError("device", device, "cannot be combined with planes or a configuration")
         _positive("timeout_s", timeout_s)
         if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MAX_CHANNELS:
-            raise ConfigError("lanes", lanes, f"1 to {MAX_CHANNELS}, or None: by processors and ranks")
+            raise ConfigError("lanes", lanes, f"must be 1 to {MAX_CHANNELS}, or None: by processors and ranks")
         rendezvous = StoreRendezvous(store, name, rank, size, timeout_s, secret_of(None))
         config, made = device_config or DeviceConfig(), device
         try:
@@ -116,7 +116,7 @@ class Group:
         for block in (*inputs, *outputs):
             if block.dtype != dtype:
                 raise ConfigError(
-                    "dtype", block.dtype.name, f"one type for all memory of an operation, here {dtype.name}"
+                    "dtype", block.dtype.name, f"must be one type for all memory of an operation, here {dtype.name}"
                 )
         native = self._native.issue(
             kind,
@@ -259,7 +259,7 @@ class Group:
 
     def _check_peer(self, field: str, rank: int) -> None:
         if not 0 <= rank < self.size or rank == self.rank:
-            raise ConfigError(field, rank, f"another rank of the group of {self.size}")
+            raise ConfigError(field, rank, f"must be another rank of the group of {self.size}")
 
     @property
     def error(self) -> CollectiveError | None:
@@ -351,13 +351,13 @@ def _with_lanes(config: DeviceConfig, lanes: int) -> DeviceConfig:
 
 def _positive(field: str, seconds: Any) -> float:
     if not isinstance(seconds, int | float) or not seconds > 0:
-        raise ConfigError(field, seconds, "seconds, above 0")
+        raise ConfigError(field, seconds, "must be a number of seconds above 0")
     return float(seconds)
 
 
 def _tag(tag: int) -> int:
     if not 0 <= tag < 1 << 32:
-        raise ConfigError("tag", tag, "0 to 4294967295")
+        raise ConfigError("tag", tag, "must be 0 to 4294967295")
     return tag
 
 

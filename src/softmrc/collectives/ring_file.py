@@ -73,7 +73,7 @@ class Owner:
             if over <= 0:
                 return head.ljust(HEAD_BYTES, b" ")
             if not program:
-                raise ConfigError("group", f"{self.group[:20]}…", "a name that fits into a recording's first page")
+                raise ConfigError("group", f"{self.group[:20]}…", "is too long a name for a recording")
             program = program[: -(over // 12 + 1)]  # a character has twelve bytes at most: \ud83d\ude00
 
 
@@ -124,7 +124,6 @@ class Recording:
 
 def read(path: Path) -> Recording:
     """A recording, as it is now; a file that is none is refused."""
-    allowed = "a flight recorder's file"
     try:
         if path.stat().st_size != SIZE:
             raise ValueError(f"it has another length than {SIZE:,} bytes")
@@ -132,7 +131,9 @@ def read(path: Path) -> Recording:
             found = json.loads(file.read(HEAD_BYTES))
         rings = _rings(path, "r")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("recording", str(path), f"{allowed} ({words_of(error)})") from None
+        raise ConfigError(
+            "recording", str(path), f"must be a recording of the flight recorder ({words_of(error)})"
+        ) from None
     try:
         if found["recording"] != VERSION:
             raise ValueError(f"version {found['recording']}")
@@ -142,7 +143,9 @@ def read(path: Path) -> Recording:
         if not 0 <= owner.rank < owner.size <= MAX_RANKS:
             raise ValueError(f"rank {owner.rank} of {owner.size}")
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError("recording", str(path), f"{allowed} ({printable(str(error))})") from None
+        raise ConfigError(
+            "recording", str(path), f"must be a recording of the flight recorder ({printable(str(error))})"
+        ) from None
     kept = {}
     for name, ring in rings.items():
         rows = np.array(ring)

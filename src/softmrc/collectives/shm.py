@@ -22,7 +22,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 def is_wanted(device: Device) -> bool:
     choice = os.environ.get(SHARED_MEMORY) or "auto"
     if choice not in CHOICES:
-        raise ConfigError(SHARED_MEMORY, choice, "'auto', 'on' or 'off'")
+        raise ConfigError(SHARED_MEMORY, choice, "must be 'auto', 'on' or 'off'")
     return choice == "on" or (choice == "auto" and not device.stays_here)
 
 

@@ -79,7 +79,7 @@ class StoreRendezvous:
         """With a shared secret every record carries a MAC. `scope` distinguishes this group from others with the same
         secret, names and size: their records are not valid here."""
         if size < 1 or not 0 <= rank < size:
-            raise ConfigError("rank", rank, f"0 to {size - 1}")
+            raise ConfigError("rank", rank, f"must be 0 to {size - 1}")
         self.shared_secret, self._scope = shared_secret, scope
         self._store, self.name, self._rank, self._size = store, name, rank, size
         self._timeout_s = timeout_s

@@ -1,7 +1,7 @@
 """Everything that can be set, as plain dataclasses.
 
 The native core declares its settings (`softmrc.config.settings` is generated from that) and alone decides which values
-are allowed; a refused one is a `ConfigError` that names the field, the value and what would be right. Durations
+are allowed; another is a `ConfigError` that names the field, the problem and the value. Durations
 end in `_us` and are microseconds; rates are bits per second.
 """
 
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 LONGEST_US = 1e12
+IN_US = f"must be microseconds, from 0 to {LONGEST_US:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ def bounds(kind: type, setting: str) -> tuple[int, int]:
     return least, most
 
 
-def quantity(name: str, value: Any, most: float, allowed: str) -> float:
+def quantity(name: str, value: Any, most: float, problem: str) -> float:
     """A number from 0 to so many; neither infinite nor none at all."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise ConfigError(name, value, allowed)
+        raise ConfigError(name, value, problem)
     return value
 
 
@@ -83,10 +84,9 @@ class DeviceConfig(settings.DeviceConfig):
         if not vars(self).get("_is_checked"):
             for item in fields(self):
                 if item.type == "float":
-                    allowed = f"microseconds, from 0 to {LONGEST_US:,.0f}"
-                    quantity(item.name, getattr(self, item.name), LONGEST_US, allowed)
+                    quantity(item.name, getattr(self, item.name), LONGEST_US, IN_US)
             if not isinstance(self.seal, str):
-                raise ConfigError("seal", self.seal, "'auto', 'on' or 'off'")
+                raise ConfigError("seal", self.seal, "must be 'auto', 'on' or 'off'")
             to_native(self).check()
             vars(self)["_is_checked"] = True  # it stays so
         return self
@@ -127,14 +127,14 @@ def to_native(config: Any, native: Any = None) -> Any:
     for name in _names(twin):
         value = getattr(config, name)
         if name in ("entries", "fields", "widths") and not isinstance(value, tuple | list):
-            raise ConfigError(name, value, "a tuple")
+            raise ConfigError(name, value, "must be a tuple")
         if name == "entries":
             for entry in value:
                 try:
                     native.add_entry(*entry)
                 except TypeError:
-                    allowed = "pairs of an EV, which is a 32-bit number or 1 to 32 bytes, and a port"
-                    raise ConfigError("entries", entry, allowed) from None
+                    problem = "must be pairs of an EV, which is a 32-bit number or 1 to 32 bytes, and a port"
+                    raise ConfigError("entries", entry, problem) from None
             continue
         if name == "fields":
             native.set_layout(layout(config.widths, value))
@@ -145,8 +145,8 @@ def to_native(config: Any, native: Any = None) -> Any:
         except TypeError:
             kind = type(getattr(native, name)).__name__
             words = {"int": "a whole number that is not negative", "str": "a text", "bool": "true or false"}
-            allowed = words.get(kind, f"a {kind}")
+            problem = f"must be {words.get(kind, f'a {kind}')}"
             if kind == "int" and hasattr(value, "__index__") and value >= 0:
-                allowed = "a smaller whole number"
-            raise ConfigError(name, value, allowed) from None
+                problem = "must be a smaller whole number"
+            raise ConfigError(name, value, problem) from None
     return native

@@ -81,18 +81,21 @@ def read(environment: Mapping[str, str] = os.environ) -> EnvSettings:
     """Settings, as an environment says."""
     warn_of_unknown_variables(environment)
     path = environment.get(CONFIG, "")
-    table = parse_toml(read_text(Path(path), CONFIG), CONFIG, path) if path else {}
+    table = parse_toml(read_text(Path(path), CONFIG), path) if path else {}
     for name in sorted(set(table) - {"planes", "device"}):
-        raise ConfigError(name, table[name], f"planes or [device], in {path}{did_you_mean(name, ('planes', 'device'))}")
+        hint = did_you_mean(name, ("planes", "device")) or "Known keys: planes, and a table [device]."
+        raise ConfigError(name, table[name], "unknown key", hint, path)
     planes, why = table.get("planes", []), f"in {path}"
     if not isinstance(planes, list) or not all(isinstance(one, str) for one in planes):
-        raise ConfigError("planes", planes, f"a list of texts, {why}")
+        raise ConfigError("planes", planes, "must be a list of strings", where=path)
     if text := environment.get(PLANES, ""):
         planes, why = [one.strip() for one in text.split(",") if one.strip()], f"set by {PLANES}"
         if not planes:
-            raise ConfigError(PLANES, text, "addresses or interfaces, with commas between them")
+            raise ConfigError(PLANES, text, "must be addresses or interfaces, with commas between them")
     if twice := [one for one in planes if planes.count(one) > 1]:
-        raise ConfigError(PLANES if text else "planes", ",".join(planes), f"each plane once; {twice[0]} is there twice")
+        raise ConfigError(
+            PLANES if text else "planes", ",".join(planes), f"must name each plane once, and names {twice[0]} twice"
+        )
     device = written.device(table.get("device", {}), path)
     if here := FabricHost.from_environment(environment):
         why = why if planes else f"those of host {here.host} of {here.description.name}"
@@ -107,7 +110,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in VARIABLES and name not in OF_TESTS:
             meant = did_you_mean(name.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in VARIABLES], PREFIX)
-            found.append(f"{name} is set, and nothing reads it{meant}")
+            found.append(f"{name} is set, and nothing reads it{f'. {meant}' if meant else ''}")
     file, number = (bool(environment.get(name)) for name in (fabric_host.FILE, fabric_host.NUMBER))
     if file != number:
         there, missing = (fabric_host.FILE, fabric_host.NUMBER) if file else (fabric_host.NUMBER, fabric_host.FILE)

@@ -46,7 +46,7 @@ def resolve_all(texts: Iterable[str | LocalPlane], why: str = "") -> list[LocalP
 def resolve(text: str, why: str = "") -> LocalPlane:
     """What a person wrote, as a plane of this machine; `why` says where."""
     if not isinstance(text, str) or not text:
-        raise ConfigError("planes", text, "an address, ADDRESS%INTERFACE or an interface's name")
+        raise ConfigError("planes", text, "must be an address, ADDRESS%INTERFACE or an interface's name")
     return _core.resolve_plane(text, why, str(LINKS))
 
 

@@ -19,14 +19,14 @@ KINDS = {one.name: str(one.type) for one in fields(DeviceConfig)}
 def device(table: Any, path: str) -> dict[str, Any]:
     """Fields of `DeviceConfig`, from the table [device] of a file."""
     if not isinstance(table, dict):
-        raise ConfigError("device", table, f"a table, [device], in {path}")
+        raise ConfigError("device", table, "must be a table, [device]", where=path)
     found = {}
     check_keys(KINDS, table, path, "device")
     for name, value in table.items():
         try:
             found[name] = setting(name, value)
         except ConfigError as error:
-            raise ConfigError(f"device.{name}", value, f"{error.allowed}, in {path}") from None
+            raise error.replaced(field=f"device.{name}", value=value, where=path) from None
     return found
 
 
@@ -40,7 +40,7 @@ def setting(name: str, value: Any) -> Any:
     expected = {"bool": bool, "str": str, "int": int, "float": int | float}[kind]
     if not isinstance(value, expected) or (kind != "bool" and isinstance(value, bool)):
         words = {"bool": "true or false", "str": "a text", "int": "a whole number", "float": "a number"}[kind]
-        raise ConfigError(name, value, words + _or_units(name))
+        raise ConfigError(name, value, f"must be {words}{_or_units(name)}")
     return value
 
 

@@ -13,10 +13,10 @@ from softmrc import _core
 from softmrc.config import environment
 from softmrc.config.environment import IDENTITY, SECRET
 from softmrc.config.planes import LocalPlane, resolve
-from softmrc.connection.identity import Identity
+from softmrc.connection.identity import GET_LIBCRYPTO, NO_LIBCRYPTO, Identity
 from softmrc.device import Device
 from softmrc.device.checks import instance
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.host import FabricHost
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def named(host: str) -> str:
             raise UnicodeError
         host.encode("idna")
     except UnicodeError:
-        raise ConfigError("host", host, "an address or a name") from None
+        raise ConfigError("host", host, "must be an address or a name") from None
     here = FabricHost.from_environment()
     return here.resolve(host) if here else host
 
@@ -46,7 +46,7 @@ def all_named(hosts: str) -> tuple[str, ...]:
 
 def tcp_port(port: int, least: int) -> int:
     if type(port) is not int or not least <= port <= 0xFFFF:
-        raise ConfigError("port", port, f"a TCP port, {least} to 65535")
+        raise ConfigError("port", port, f"must be a TCP port, {least} to 65535")
     return port
 
 
@@ -63,24 +63,29 @@ def secret_of(given: str | bytes | None) -> bytes | None:
     """The secret that both sides share: as given, or from the environment, where others do not see it."""
     secret = given if given is not None else os.environ.get(SECRET) or None
     if secret is not None and (not isinstance(secret, str | bytes) or not secret):
-        raise ConfigError("secret", secret, f"at least one character, or None: {SECRET}, or no secret on loopback")
+        raise ConfigError(
+            "secret",
+            secret,
+            "must have at least one character",
+            f"Leave it out to use {SECRET}, or no secret on loopback.",
+        )
     if secret is not None and len(secret) < SHORT:
         _say_short()
     try:
         return secret.encode() if isinstance(secret, str) else secret
     except UnicodeError:
-        raise ConfigError("secret", "not shown", "text that UTF-8 can express, or bytes") from None
+        raise ConfigError("secret", MISSING, "must be text in UTF-8, or bytes") from None
 
 
 def credentials_of(secret: str | bytes | None, identity: Folder | None) -> Knowledge:
     """What this end proves itself by: as given, or from the environment, where an identity goes before a secret."""
     if secret is not None and identity is not None:
-        raise ConfigError("identity", str(identity), "either an identity or a secret")
+        raise ConfigError("identity", str(identity), "cannot be combined with a secret")
     folder = identity if identity is not None else (None if secret is not None else os.environ.get(IDENTITY) or None)
     if folder is None:
         return secret_of(secret)
     if not isinstance(folder, str | os.PathLike) or not str(folder):
-        raise ConfigError("identity", folder, "a folder with a key, as `softmrc key new` makes it")
+        raise ConfigError("identity", folder, "must be a folder with a key, as `softmrc key new` makes it")
     return Identity(folder)
 
 
@@ -91,7 +96,7 @@ def native_credentials(knowledge: Knowledge) -> _core.Credentials:
     if knowledge is None:
         return _core.Credentials.none()
     if not _core.can_seal():
-        raise ConfigError("secret", "not shown", "none: built without libcrypto (on Debian: libssl-dev)")
+        raise ConfigError("secret", MISSING, NO_LIBCRYPTO, GET_LIBCRYPTO)
     return _core.Credentials.of_secret(knowledge)
 
 
@@ -106,7 +111,7 @@ def planes_before(host: str, device: Device | None, planes: Sequence[str] | None
 
 
 def _checked(device: Device) -> Device:
-    return instance("device", device, Device, "a Device, or None for one of its own")
+    return instance("device", device, Device, "must be a Device, or None for one of its own")
 
 
 def is_loopback(host: str) -> bool:
@@ -127,7 +132,7 @@ def device_for(host: str, device: Device | None, planes: Sequence[str] | None, s
     if device is not None:
         _checked(device)
         if planes is not None or settings:
-            raise ConfigError("device", device, "either a device, or planes and settings to make one")
+            raise ConfigError("device", device, "cannot be combined with planes or settings")
         return device
     wanted = environment.read()
     settings = {**wanted.given, **settings}

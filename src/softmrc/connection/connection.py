@@ -173,12 +173,12 @@ class Connection:
 
     def _source(self, buffer: Any, remote: RemoteRegion, offset: int) -> Any:
         self._check_open()
-        instance("remote", remote, RemoteRegion, "memory of the peer: one of connection.remote")
+        instance("remote", remote, RemoteRegion, "must be memory of the peer: one of connection.remote")
         whole("offset", offset, 64)
         source = buffer.buffer if isinstance(buffer, MemoryRegion) else _core.Buffer(writable_memory(buffer), False)
         if offset + source.size > remote.length:
             room = f"at most {max(remote.length - offset, 0):,} bytes from offset {offset}"
-            raise ConfigError("buffer", f"{source.size:,} bytes", f"{room} of the peer's {remote.length:,}")
+            raise ConfigError("buffer", f"{source.size:,} bytes", f"must be {room} of the peer's {remote.length:,}")
         return source
 
     def post(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> int:
@@ -202,7 +202,7 @@ class Connection:
         """Until that write is in the peer's memory; at once if it has been for long."""
         timeout = _timeout(timeout_s)
         if not 1 <= whole("number", number, 64) <= self._native.last_number:
-            raise ConfigError("number", number, "what `post` returned")
+            raise ConfigError("number", number, "must be what `post` returned")
         if not self._native.wait_for_write(number, timeout):
             self._check_open()
             raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")

@@ -36,7 +36,7 @@ from softmrc.connection.offer import Offer
 from softmrc.connection.waiting import AsyncWait, BlockingWait, Wait, run_blocking
 from softmrc.device import Device
 from softmrc.device.checks import seconds
-from softmrc.errors import ConfigError, DeviceError, HandshakeError, MrcError, RemoteError
+from softmrc.errors import MISSING, ConfigError, DeviceError, HandshakeError, MrcError, RemoteError
 from softmrc.fabric.host import FabricHost
 
 FIRST_PAUSE_S = 0.02  # before it is tried again at a listener that was busy; then twice as long each time ...
@@ -166,7 +166,7 @@ class Connector:
         if self._knowledge is None:
             places = [place for place in places if is_loopback(place[-1][0])]
             if not places:
-                raise ConfigError("secret", None, f"{TO_AUTHENTICATE}, for connections that leave the machine")
+                raise ConfigError("secret", MISSING, f"needs {TO_AUTHENTICATE} for connections that leave the machine")
         return dial_candidates(
             places, planes, [way for host in self._hosts for way in fabric_candidates(here, host, self._port)]
         )
@@ -175,6 +175,9 @@ class Connector:
         names = ", ".join(self._hosts)
         if isinstance(error, socket.gaierror):
             return RemoteError(f"nobody knows the address of {names}: {error.strerror or error}")
+        if isinstance(error, ConnectionRefusedError):
+            hint = "Start the other end first, for example `softmrc perf`."
+            return RemoteError(f"nothing listens on {names} port {self._port} (connection refused). {hint}")
         return RemoteError(f"{names} port {self._port} does not answer: {error.strerror or error}")
 
     async def _introduce(self, native: _core.Connector, patience: Wait) -> Connection:

@@ -22,8 +22,11 @@ import stat
 from pathlib import Path
 
 from softmrc import _core
-from softmrc.errors import ConfigError, DeviceError, HandshakeError
+from softmrc._support.files import unreadable
+from softmrc.errors import MISSING, ConfigError, DeviceError, HandshakeError
 
+NO_LIBCRYPTO = "needs libcrypto, which this build does not have"
+GET_LIBCRYPTO = "Install its headers (on Debian: libssl-dev) and build again."
 KEY, KNOWN = "key.pem", "known_peers"
 SIZE = 32
 PEM = re.compile(r"\s*-----BEGIN PRIVATE KEY-----\s+([A-Za-z0-9+/=\s]+)-----END PRIVATE KEY-----\s*")
@@ -40,6 +43,14 @@ def _plain(name: str) -> str:
         return name.strip().lower().rstrip(".")
 
 
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    if path.name == KEY and isinstance(error, FileNotFoundError):
+        return ConfigError(
+            "identity", str(path.parent), "has no key", f"Create one with `softmrc key new {path.parent}`."
+        )
+    return unreadable("identity", path, error)
+
+
 def _without_waiting(path: str, flags: int) -> int:
     """Of a pipe nobody may ever open the other end."""
     return os.open(path, flags | os.O_NONBLOCK)
@@ -51,14 +62,14 @@ def _text_of(path: Path, forbidden: int, only: str) -> str:
         with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise ConfigError("identity", str(path), "a regular file")
+                raise ConfigError("identity", str(path), "must be a regular file")
             if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & forbidden:
-                raise ConfigError("identity", str(path), f"a file that {only}")
+                raise ConfigError("identity", str(path), f"must be a file that {only}")
             return file.read().decode()
     except OSError as error:
-        raise ConfigError("identity", str(path), f"a file that can be read ({error.strerror})") from None
+        raise _unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise ConfigError("identity", str(path), "a file of UTF-8 text") from None
+        raise ConfigError("identity", str(path), "must be UTF-8 text") from None
 
 
 def _private_key(path: Path) -> bytes:
@@ -69,7 +80,7 @@ def _private_key(path: Path) -> bytes:
     except binascii.Error:
         der = b""
     if not der.startswith(PKCS8) or len(der) != len(PKCS8) + SIZE:
-        raise ConfigError("identity", str(path), "an X25519 key in PEM, as `softmrc key new` makes it")
+        raise ConfigError("identity", str(path), "must be an X25519 key in PEM, as `softmrc key new` makes it")
     return der[len(PKCS8) :]
 
 
@@ -82,8 +93,8 @@ def _known(path: Path) -> dict[bytes, tuple[str, ...]]:
         entry = LINE.fullmatch(words)
         names = tuple(_plain(name) for name in entry[1].split(",")) if entry else ()
         if entry is None or not all(names):
-            allowed = "names with commas between them, and a key of 64 hexadecimal digits"
-            raise ConfigError("identity", f"{path}:{number}", allowed)
+            problem = "must be names with commas between them, and a key of 64 hexadecimal digits"
+            raise ConfigError("identity", MISSING, problem, where=f"{path}:{number}")
         key = bytes.fromhex(entry[2])
         found[key] = found.get(key, ()) + names
     return found
@@ -91,7 +102,7 @@ def _known(path: Path) -> dict[bytes, tuple[str, ...]]:
 
 def _check_can_sign(folder: object) -> None:
     if not _core.can_seal():
-        raise ConfigError("identity", str(folder), "none: built without libcrypto (on Debian: libssl-dev)")
+        raise ConfigError("identity", str(folder), NO_LIBCRYPTO, GET_LIBCRYPTO)
 
 
 class Identity:
@@ -112,7 +123,7 @@ class Identity:
         try:
             now = path.stat()
         except OSError as error:
-            raise ConfigError("identity", str(path), f"a file that can be read ({error.strerror})") from None
+            raise _unreadable(path, error) from None
         stamp = now.st_mtime_ns, now.st_size, now.st_ino, now.st_mode, now.st_uid
         if stamp != self._stamp:
             self._known, self._stamp = _known(path), stamp
@@ -163,7 +174,11 @@ def make(folder: Path) -> Identity:
             with os.fdopen(handle, "w") as file:
                 file.write(words)
     except FileExistsError as error:
-        raise ConfigError("folder", str(folder), f"one without a key: {error.filename} is there already") from None
+        if not folder.is_dir():
+            raise ConfigError("folder", str(folder), "must be a folder, and is a file") from None
+        raise ConfigError(
+            "folder", str(folder), f"has a key already ({error.filename})", "Name another folder."
+        ) from None
     except OSError as error:
         raise DeviceError(error.errno, f"cannot write {folder}: {error.strerror}") from None
     return Identity(folder)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from softmrc import _core
 from softmrc._core import Cipher, SealKeys
 from softmrc.connection import validate
+from softmrc.connection.identity import GET_LIBCRYPTO, NO_LIBCRYPTO
 from softmrc.connection.validate import ProtocolError
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.wire import keylog
@@ -28,11 +29,13 @@ def is_wanted(device: Device, has_secret: bool) -> bool:
     unless nothing leaves the machine."""
     choice = device.config.seal
     if choice == "on" and not has_secret:
-        raise ConfigError("seal", choice, "a shared secret, which keys are made of; or seal='off'")
+        raise ConfigError(
+            "seal", choice, "needs a shared secret, from which keys are derived", "Set SOFTMRC_SECRET, or seal = 'off'."
+        )
     stays_here = all(plane.address.is_loopback for plane in device.local_planes)
     wanted = choice == "on" or (choice == "auto" and has_secret and not stays_here)
     if wanted and not _core.can_seal():
-        raise ConfigError("seal", choice, "'off': built without libcrypto (on Debian: libssl-dev)")
+        raise ConfigError("seal", choice, NO_LIBCRYPTO, f"{GET_LIBCRYPTO} Or set seal = 'off'.")
     if wanted:
         keylog.check()
     return wanted

@@ -27,7 +27,7 @@ from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.device import Device, MemoryRegion, shutdown
 from softmrc.device.checks import FOR_EVER, seconds
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import MISSING, ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
 
 
@@ -154,7 +154,12 @@ def listen(
     native_credentials(shared)
     at = _resolved(_everywhere(host))
     if shared is None and not all(address.is_loopback for address in at.addresses):
-        raise ConfigError("secret", None, f"{TO_AUTHENTICATE}, to listen on {host}; without one only loopback")
+        raise ConfigError(
+            "secret",
+            MISSING,
+            f"needs {TO_AUTHENTICATE} to listen on {host}",
+            "Without one, listen on a loopback address.",
+        )
     with contextlib.ExitStack() as undo:
         made = device_for(host, device, planes, settings)
         if device is None:

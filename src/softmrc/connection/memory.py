@@ -57,8 +57,8 @@ def _domain_of(device: Device, regions: list[MemoryRegion]) -> ProtectionDomain:
     first = regions[0].domain
     for region in regions:
         if region.device is not device:
-            raise ConfigError("memory", region, "memory that is registered with the connection's own device")
+            raise ConfigError("memory", region, "must be memory that is registered with the connection's own device")
         if region.domain is None or first is None or region.domain.number != first.number:
-            raise ConfigError("memory", region, "regions registered with remote_write=True, all in one domain")
+            raise ConfigError("memory", region, "must be regions registered with remote_write=True, all in one domain")
     assert first is not None
     return first

@@ -19,8 +19,8 @@ SocketAddress = tuple[bytes, int]  # an address and a port
 class ProtocolError(ValueError):
     """Something that no honest peer says."""
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {reprlib.repr(value)} is not allowed: {allowed}")
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"`{field}`: must be {expected} (got {reprlib.repr(value)})")
 
 
 def whole(field: str, value: object, least: int, most: int) -> int:

@@ -23,7 +23,7 @@ def whole(field: str, value: Any, bits: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number <= BITS[bits]:
-        raise ConfigError(field, value, f"a whole number from 0 to {BITS[bits]:,}")
+        raise ConfigError(field, value, f"must be a whole number from 0 to {BITS[bits]:,}")
     return number
 
 
@@ -37,21 +37,21 @@ def seconds(field: str, value: Any, *, is_positive: bool = False, or_else: str =
             number = -1.0
     if not 0 <= number <= LONGEST_S or (is_positive and not number):
         least = "more than 0" if is_positive else "0"
-        raise ConfigError(field, value, f"seconds, from {least} to {LONGEST_S:,.0f}{or_else}")
+        raise ConfigError(field, value, f"must be seconds, from {least} to {LONGEST_S:,.0f}{or_else}")
     return number
 
 
 def flag(field: str, value: Any) -> bool:
     """True or false; "down" and 2 are neither, and would count as true."""
     if not isinstance(value, bool | np.bool_):
-        raise ConfigError(field, value, "true or false")
+        raise ConfigError(field, value, "must be true or false")
     return bool(value)
 
 
-def instance(field: str, value: Any, kind: type[T], allowed: str) -> T:
+def instance(field: str, value: Any, kind: type[T], problem: str) -> T:
     """One of our own objects."""
     if not isinstance(value, kind):
-        raise ConfigError(field, value, allowed)
+        raise ConfigError(field, value, problem)
     return value
 
 

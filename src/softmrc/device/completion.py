@@ -188,6 +188,6 @@ def _completions(records: np.ndarray) -> list[Completion]:
 
 def iterate(queue: CompletionQueue, timeout_s: float | None = None) -> Iterator[Completion]:
     """Completions one by one, for ever or until none comes for `timeout_s`."""
-    instance("queue", queue, CompletionQueue, "a completion queue")
+    instance("queue", queue, CompletionQueue, "must be a completion queue")
     while found := queue.wait(timeout_s):
         yield from found

@@ -33,12 +33,12 @@ class Opened(NamedTuple):
 
 def checked_config(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
     if config is not None and more:
-        raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
+        raise ConfigError("more", sorted(more), "cannot be combined with a DeviceConfig")
     for name in sorted(set(more) - {one.name for one in fields(DeviceConfig)} if more else ()):
         known = [one.name for one in fields(DeviceConfig)]
-        raise ConfigError(name, more[name], f"a field of DeviceConfig{did_you_mean(name, known)}")
+        raise ConfigError(name, more[name], "no such field of DeviceConfig", did_you_mean(name, known))
     made = DeviceConfig(**more) if config is None else config
-    return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
+    return instance("config", made, DeviceConfig, "must be a DeviceConfig, or None").checked()
 
 
 def _remedy(error: OSError, sockets: int, why: str) -> str:

@@ -62,14 +62,14 @@ class Device:
         does). `why` says where planes come from that the caller did not choose, for the log and for what is said of
         them."""
         if routes is not None and not callable(routes):
-            raise ConfigError("routes", routes, "a function of a plane and an address, or None")
+            raise ConfigError("routes", routes, "must be a function of a plane and an address, or None")
         self._routes = routes
         self._denied = denylist.at_start() if routes is not None else None
         self.config = checked_config(config, more)
         if isinstance(planes, str):
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
-            raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
+            raise ConfigError("planes", planes, "must be 1 to 16 addresses or interfaces, in a list")
         self.local_planes = plane_names.resolve_all(planes, why)
         self.stays_here = all(plane.address.is_loopback for plane in self.local_planes)  # nothing of it passes a cable
         self.mtu: int = plane_names.choose_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
@@ -185,12 +185,12 @@ class Device:
     def _domain(self, domain: ProtectionDomain | None) -> ProtectionDomain:
         given = self.domain if domain is None else domain
         if not isinstance(given, ProtectionDomain) or given.device is not self:
-            raise ConfigError("domain", given, "a domain of this device: device.create_domain()")
+            raise ConfigError("domain", given, "must be a domain of this device: device.create_domain()")
         return given
 
     def _queue(self, field: str, queue: CompletionQueue) -> CompletionQueue:
         if not isinstance(queue, CompletionQueue) or queue.device is not self:
-            raise ConfigError(field, queue, "a completion queue of this device: device.create_cq()")
+            raise ConfigError(field, queue, "must be a completion queue of this device: device.create_cq()")
         queue.check_alive()
         return queue
 
@@ -226,7 +226,7 @@ class Device:
         lanes = self.lanes
         number = self._native.emptiest_lane() if lane is None else whole("lane", lane, 32)
         if number >= lanes:
-            raise ConfigError("lane", lane, f"below {lanes}")
+            raise ConfigError("lane", lane, f"must be below {lanes}")
         while True:
             qpn = (secrets.randbelow(0xFFFFFF // lanes - 4) + 4) * lanes + number
             try:
@@ -283,7 +283,9 @@ class Device:
                 for number, plane in enumerate(known)
             )
         if len(known) != len(self.local_planes):
-            raise ConfigError("planes", len(known), f"as many planes as this device has: {len(self.local_planes)}")
+            raise ConfigError(
+                "planes", len(known), f"must be as many planes as this device has: {len(self.local_planes)}"
+            )
         for plane in known:
             for path in plane.paths:
                 check_carrier("paths", path.packed, plane)
@@ -335,7 +337,7 @@ class Device:
 
     def _plane(self, plane: int) -> int:
         if whole("plane", plane, 32) >= len(self.local_planes):
-            raise ConfigError("plane", plane, f"below {len(self.local_planes)}")
+            raise ConfigError("plane", plane, f"must be below {len(self.local_planes)}")
         return plane
 
     def set_port(self, plane: int, up: bool) -> None:

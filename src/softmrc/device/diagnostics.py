@@ -24,11 +24,13 @@ def native_faults(faults: dict[str, float | bool]) -> Any:
         elif name == "mtu":
             native.mtu = whole("mtu", value, 16)
         elif name in SHARES:
-            setattr(native, name, quantity(name, value, 1.0, "a share, from 0 to 1"))
+            setattr(native, name, quantity(name, value, 1.0, "must be a share, from 0 to 1"))
         elif name in DELAYS:
-            setattr(native, name, quantity(name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}"))
+            setattr(
+                native, name, quantity(name, value, LONGEST_US, f"must be microseconds, from 0 to {LONGEST_US:,.0f}")
+            )
         else:
-            raise ConfigError("faults", name, ", ".join((*SHARES, *DELAYS, "mtu", "black_hole")))
+            raise ConfigError("faults", name, "must be one of " + ", ".join((*SHARES, *DELAYS, "mtu", "black_hole")))
     return native
 
 
@@ -39,7 +41,7 @@ def file_name(path: str | os.PathLike[str]) -> str:
             raise TypeError
         name.encode()
     except (TypeError, UnicodeError):
-        raise ConfigError("path", path, "the name of a file") from None
+        raise ConfigError("path", path, "must be the name of a file") from None
     return name
 
 

@@ -26,10 +26,10 @@ def writable_memory(buffer: Any) -> Any:
     try:
         array = np.asarray(buffer)
     except Exception as error:
-        raise ConfigError("buffer", type(buffer).__name__, ACCEPTED_MEMORY) from error
+        raise ConfigError("buffer", type(buffer).__name__, f"must be {ACCEPTED_MEMORY}") from error
     owner = getattr(buffer, "data_ptr", None)
     if array.dtype == object or owner is None or owner() != array.__array_interface__["data"][0]:
-        raise ConfigError("buffer", type(buffer).__name__, ACCEPTED_MEMORY)
+        raise ConfigError("buffer", type(buffer).__name__, f"must be {ACCEPTED_MEMORY}")
     return array
 
 
@@ -51,10 +51,10 @@ class MemoryRegion:
         try:
             held = _core.Buffer(writable_memory(buffer), domain is not None)
         except (BufferError, ValueError) as error:
-            allowed = "contiguous" if domain is None else "writable and contiguous"
-            raise ConfigError("buffer", type(buffer).__name__, f"{allowed} ({error})") from None
+            needed = "contiguous" if domain is None else "writable and contiguous"
+            raise ConfigError("buffer", type(buffer).__name__, f"must be {needed} ({error})") from None
         if held.size == 0:
-            raise ConfigError("buffer", "0 bytes", "at least one byte")
+            raise ConfigError("buffer", "0 bytes", "must be at least one byte")
         self._buffer: Any = held  # None: taken back
         self.device = device
         self.domain = domain  # whose queue pairs may write here; None: nobody's

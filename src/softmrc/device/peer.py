@@ -12,7 +12,7 @@ from softmrc import _core, wire
 from softmrc.device.checks import instance, whole
 from softmrc.errors import ConfigError
 
-A_PEER = "a Peer, which add_peer returns"
+A_PEER = "must be a Peer, which add_peer returns"
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,14 @@ def checked_planes(planes: Iterable[PeerPlane]) -> tuple[PeerPlane, ...]:
     """Planes of a peer, as far as types go."""
     known = tuple(planes) if isinstance(planes, Iterable) else (planes,)
     for plane in known:
-        instance("planes", plane, PeerPlane, "a list of PeerPlane, one for each plane")
-        instance("address", plane.address, ipaddress.IPv4Address | ipaddress.IPv6Address, "an ipaddress.ip_address")  # type: ignore[arg-type]
+        instance("planes", plane, PeerPlane, "must be a list of PeerPlane, one for each plane")
+        instance(
+            "address", plane.address, ipaddress.IPv4Address | ipaddress.IPv6Address, "must be an ipaddress.ip_address"
+        )  # type: ignore[arg-type]
         for field in ("source_ports", "paths"):
-            instance(field, getattr(plane, field), tuple | list, "a tuple")  # type: ignore[arg-type]
+            instance(field, getattr(plane, field), tuple | list, "must be a tuple")  # type: ignore[arg-type]
         for path in plane.paths:
-            instance("paths", getattr(path, "packed", None), bytes, "paths, as `softmrc.wire.Srv6Path` is one")
+            instance("paths", getattr(path, "packed", None), bytes, "must be paths, as `softmrc.wire.Srv6Path` is one")
     return known
 
 
@@ -78,10 +80,10 @@ def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
     Switches shorten the carrier on the way and nobody rewrites the UDP checksum, so it has to sum up like the final
     address; and a socket writes no segment routing header.
     """
-    instance("plane", plane, PeerPlane, "a PeerPlane")
+    instance("plane", plane, PeerPlane, "must be a PeerPlane")
     path = wire.path_of(value)
     if path.srh is not None:
-        raise ConfigError(name, str(path), "a path of one carrier: sockets write no segment routing header")
+        raise ConfigError(name, str(path), "must be a path of one carrier: sockets write no segment routing header")
     if _core.address_sum(path.destination.packed) != _core.address_sum(plane.address.packed):
-        allowed = f"a carrier that leaves the checksum towards {plane.address} as it is"
-        raise ConfigError(name, str(path.destination), allowed)
+        problem = f"must be a carrier that leaves the checksum towards {plane.address} as it is"
+        raise ConfigError(name, str(path.destination), problem)

@@ -36,7 +36,7 @@ def _made(kind: Any, **settings: Any) -> Any:
     try:
         return kind(**settings)
     except TypeError as error:
-        raise ConfigError("more", sorted(settings), f"fields of {kind.__name__} ({error})") from None
+        raise ConfigError("more", sorted(settings), f"must be fields of {kind.__name__} ({error})") from None
 
 
 def _profile_number(field: str, value: object, kind: str) -> int:
@@ -44,7 +44,7 @@ def _profile_number(field: str, value: object, kind: str) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 0xFFFFFFFF:
-        raise ConfigError(field, value, f"{kind}, the number of a controller's, or None: the device's")
+        raise ConfigError(field, value, f"must be {kind}, the number of a controller's, or None: the device's")
     return value
 
 
@@ -80,7 +80,7 @@ class QueuePair:
             None if own_control else _profile_number("cc_profile", cc_profile, "a CcProfile"),
         )
         if isinstance(ev_profile, EvProfile) and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
-            raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
+            raise ConfigError("ev_profile.format", ev_profile.format.name, "must be UDP or STEV without srv6=True")
         self._ev_profile = ev_profile if isinstance(ev_profile, EvProfile) else None
         evs, control = device.profiles_of(self.lane)
         attributes = InitAttributes(
@@ -119,7 +119,7 @@ class QueuePair:
             for value, port in zip(self.ev_values(), self.evs()["port"], strict=True):
                 check_carrier("ev_profile.entries", value, peer.planes[port])
         if seal is not None:
-            instance("seal", seal, SealKeys, "SealKeys, or None")
+            instance("seal", seal, SealKeys, "must be SealKeys, or None")
         self.device.native.modify_rtr(self.qpn, to_native(attributes), seal)
         self.peer = peer
 
@@ -138,11 +138,13 @@ class QueuePair:
             QpState.ERROR: self.error,
         }
         if not isinstance(state, QpState) or state not in steps:
-            raise ConfigError("state", state, "INIT, RTR, RTS or ERROR")
+            raise ConfigError("state", state, "must be INIT, RTR, RTS or ERROR")
         try:
             inspect.signature(steps[state]).bind(**attributes)
         except TypeError as error:
-            raise ConfigError("attributes", sorted(attributes), f"what goes with {state.name} ({error})") from None
+            raise ConfigError(
+                "attributes", sorted(attributes), f"must be the attributes of {state.name} ({error})"
+            ) from None
         steps[state](**attributes)
 
     def error(self) -> None:
@@ -163,9 +165,11 @@ class QueuePair:
     ) -> None:
         """Write bytes of `source` into the peer's memory. They must not change until the completion."""
         if not isinstance(source, MemoryRegion):
-            raise ConfigError("source", type(source).__name__, "a region of this device: device.register(buffer)")
+            raise ConfigError(
+                "source", type(source).__name__, "must be a region of this device: device.register(buffer)"
+            )
         if source.device is not self.device:
-            raise ConfigError("source", source, "a region of this device: device.register(buffer)")
+            raise ConfigError("source", source, "must be a region of this device: device.register(buffer)")
         self.post_buffer(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
 
     def post_buffer(

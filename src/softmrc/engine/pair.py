@@ -81,7 +81,7 @@ class Pair:
         """Without `processes` every packet is handed over alone, in the instant it arrives."""
         network = dataclasses.replace(network or PairConfig(), seed=seed, ports=planes)
         if not 1 <= planes <= 16:
-            raise ConfigError("planes", planes, "1 to 16")
+            raise ConfigError("planes", planes, "must be 1 to 16")
         base = dataclasses.replace(endpoint or EndpointConfig(), ports=planes)
         self._configs = [dataclasses.replace(base, seed=seed * 2 + side) for side in (0, 1)]
         self._profiles = (ev_profile, cc_profile)

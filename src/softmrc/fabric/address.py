@@ -57,17 +57,17 @@ class AddressPlan:
             ("cores_per_spine", s.t2_switches, MAX_T2, "cores"),
         ):
             if count > most:
-                allowed = f"at most {most} {word} a plane can have addresses; these make {count}"
-                raise ConfigError(f"fabric.{key}", getattr(s, key), allowed)
+                problem = f"must make at most {most} {word} a plane, and makes {count}"
+                raise ConfigError(f"fabric.{key}", getattr(s, key), problem)
 
     def _check_planes(self) -> None:
         a, planes = self.addressing, self.shape.planes
         if a.plane_in == "usid" and planes > 1 << PLANE_WIDTH:
-            allowed = f'"block" with more than {1 << PLANE_WIDTH} planes; there are {planes}'
-            raise ConfigError("addressing.plane_in", a.plane_in, allowed)
+            problem = f'must be "block" with more than {1 << PLANE_WIDTH} planes; there are {planes}'
+            raise ConfigError("addressing.plane_in", a.plane_in, problem)
         if a.plane_in == "block" and (a.block_number & 0xFF) + planes > 0x100:
-            allowed = f"a block whose eighth nibble pair leaves room for {planes} planes, as fcbb:bb00::/32"
-            raise ConfigError("addressing.block", a.block, allowed)
+            problem = f"must be a block whose eighth nibble pair leaves room for {planes} planes, as fcbb:bb00::/32"
+            raise ConfigError("addressing.block", a.block, problem)
 
     def _check_length(self) -> None:
         """Refuse paths that do not fit one carrier where there may be no SRH."""
@@ -76,8 +76,8 @@ class AddressPlan:
         longest = len(self.usids(0, self.shape.hosts - 1, 0, 0)) + 1
         if longest > MAX_USIDS:
             named = f"{longest} uSIDs ({2 * self.shape.tiers - 1} switches, the NIC in two, the function)"
-            allowed = f'true with route = "strict" here: a path takes {named}, a carrier holds {MAX_USIDS}'
-            raise ConfigError("addressing.srh", False, allowed)
+            problem = f'must be true with route = "strict" here: a path takes {named}, a carrier holds {MAX_USIDS}'
+            raise ConfigError("addressing.srh", False, problem)
 
     # uSIDs.
 
@@ -139,17 +139,17 @@ class AddressPlan:
 
     def _check_plane(self, plane: int) -> None:
         if not 0 <= plane < self.shape.planes:
-            raise ConfigError("plane", plane, f"0 to {self.shape.planes - 1}")
+            raise ConfigError("plane", plane, f"must be 0 to {self.shape.planes - 1}")
 
     def _switches(self, source: int, destination: int, plane: int, path: int) -> list[Node]:
         """The switches of a path, in order."""
         s = self.shape
         for field, host in (("source", source), ("destination", destination)):
             if not 0 <= host < s.hosts:
-                raise ConfigError(field, host, f"0 to {s.hosts - 1}")
+                raise ConfigError(field, host, f"must be 0 to {s.hosts - 1}")
         self._check_plane(plane)
         if not 0 <= path < s.paths(source, destination):
-            raise ConfigError("path", path, f"0 to {s.paths(source, destination) - 1} between these hosts")
+            raise ConfigError("path", path, f"must be 0 to {s.paths(source, destination) - 1} between these hosts")
         leaf, last = s.leaf_of(source), s.leaf_of(destination)
         first_node, last_node = Node(Tier.T0, plane, leaf), Node(Tier.T0, plane, last)
         if leaf == last:
@@ -194,7 +194,9 @@ class AddressPlan:
         The first uSID is the one's complement of those that go with it, and every leaf takes it for its own.
         """
         if self.addressing.plane_in != "block":
-            raise ConfigError("addressing.plane_in", self.addressing.plane_in, '"block", for checksum-neutral carriers')
+            raise ConfigError(
+                "addressing.plane_in", self.addressing.plane_in, 'must be "block", for checksum-neutral carriers'
+            )
         switches = self._switches(source, destination, plane, path)
         named = switches[1:] if len(switches) < 5 else [switches[1], switches[2], switches[4]]
         dropped = [self.usid(node) for node in named]
@@ -210,7 +212,7 @@ class AddressPlan:
             node, _ = self.shape.ends(link)
             port = self.port_of(node, link)
             if port >= MAX_ADJACENCIES:
-                raise ConfigError("port", port, f"0 to {MAX_ADJACENCIES - 1}, for a path of adjacencies")
+                raise ConfigError("port", port, f"must be 0 to {MAX_ADJACENCIES - 1}, for a path of adjacencies")
             usids.append(ADJACENCY_USID + port)
         leaf = Node(Tier.T0, plane, self.shape.leaf_of(destination))
         tail = [self.downlink_usid(destination, plane), self.usid(leaf)]
@@ -220,10 +222,12 @@ class AddressPlan:
         """The rule by which a NIC computes a path of this pair from plane and uplink, instead of looking it up."""
         s = self.shape
         if s.pods or s.spines > COMPUTED_UPLINKS:
-            allowed = f"at most {COMPUTED_UPLINKS}, in two tiers, for paths that are computed"
-            raise ConfigError("fabric.spines", s.spines, allowed)
+            problem = f"must be at most {COMPUTED_UPLINKS}, in two tiers, for paths that are computed"
+            raise ConfigError("fabric.spines", s.spines, problem)
         if s.leaf_of(source) == s.leaf_of(destination):
-            raise ConfigError("destination", destination, "a host under another leaf: there is no uplink to choose")
+            raise ConfigError(
+                "destination", destination, "must be a host under another leaf: there is no uplink to choose"
+            )
         in_block = self.addressing.plane_in == "block"
         return PathTemplate(
             self.block(0),

@@ -63,17 +63,19 @@ class Denylist:
         """The list in a file; refused in one sentence where it is none."""
         text = read_text(path, "denylist")
         if len(text) > MAX_BYTES:
-            raise ConfigError("denylist", str(path), f"a file of at most {MAX_BYTES:,} bytes")
+            raise ConfigError("denylist", str(path), f"must be at most {MAX_BYTES:,} bytes long")
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise ConfigError("denylist", str(path), "a denylist in JSON, as `softmrc mapper` writes it") from None
+            raise ConfigError(
+                "denylist", str(path), "must be a denylist in JSON, as `softmrc mapper` writes it"
+            ) from None
         return cls._read(found, str(path))
 
     @classmethod
     def _read(cls, found: Any, source: str) -> Denylist:
         def refuse(what: str) -> ConfigError:
-            return ConfigError("denylist", source, f"a denylist as `softmrc mapper` writes it ({what})")
+            return ConfigError("denylist", source, f"must be a denylist as `softmrc mapper` writes it ({what})")
 
         if not isinstance(found, dict) or found.get("denylist") != VERSION:
             raise refuse(f'"denylist": {VERSION} is missing')
@@ -87,7 +89,7 @@ class Denylist:
                 raise refuse(f"entry {i} has no links")
             share = one.get("share", 1.0)
             if isinstance(share, bool) or not isinstance(share, (int, float)):
-                raise refuse(f"entry {i}: share = {share!r} is no number")
+                raise refuse(f"entry {i}: share must be a number, and is {share!r}")
             name, kind, state = (str(one.get(key, "")) for key in ("name", "kind", "state"))
             read.append(DenylistEntry(name, kind, state, float(share), tuple(links)))
         return cls(str(found.get("fabric", "")), tuple(read), str(found.get("written", "")))
@@ -115,7 +117,9 @@ def at_start() -> Callable[[Any], list[int]] | None:
         return None
     here = FabricHost.from_environment()
     if here is None:
-        raise ConfigError(FILE, os.environ[FILE], f"a fabric beside it: {FABRIC} and {NUMBER} say which host this is")
+        raise ConfigError(
+            FILE, os.environ[FILE], "needs a fabric", f"Set {FABRIC} and {NUMBER} to the fabric file and this host."
+        )
     listed.links(here.description.fabric)
 
     def denied(address: Any) -> list[int]:
@@ -128,7 +132,7 @@ def at_start() -> Callable[[Any], list[int]] | None:
 def _link_of(shape: Shape, name: str) -> int:
     near, arrow, far = name.partition(">")
     if not arrow:
-        raise ConfigError("denylist link", name, "a directed link, as p0.leaf0>spine1")
+        raise ConfigError("denylist link", name, "must be a directed link, as p0.leaf0>spine1")
     cable = shape.parse_cable(f"{near}-{far}")
     up, down = shape.links_of(cable)
     plane = f"p{cable.plane}."

@@ -27,13 +27,13 @@ OPTIC_BPS = 800_000_000_000  # of a transceiver: what a plan buys, and what brea
 
 def _one_of(field_name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(field_name, value, "one of " + ", ".join(choices))
+        raise ConfigError(field_name, value, "must be one of " + ", ".join(choices))
 
 
 def _in_range(section: str, settings: object, **ranges: tuple[float, float]) -> None:
     for key, (least, most) in ranges.items():
         if not least <= getattr(settings, key) <= most:
-            raise ConfigError(f"{section}.{key}", getattr(settings, key), f"{least:g} to {most:g}")
+            raise ConfigError(f"{section}.{key}", getattr(settings, key), f"must be {least:g} to {most:g}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Addressing:
             except ValueError:
                 prefix = None
             if prefix is None or prefix.prefixlen != 32:
-                raise ConfigError(f"addressing.{key}", getattr(self, key), "an IPv6 prefix of 32 bits")
+                raise ConfigError(f"addressing.{key}", getattr(self, key), "must be an IPv6 prefix of 32 bits")
 
     @property
     def block_number(self) -> int:
@@ -178,16 +178,18 @@ class Description:
     def __post_init__(self) -> None:
         letters = self.name.replace("-", "").replace("_", "")
         if not (letters.isascii() and letters.isalnum() and len(self.name) <= 32):
-            raise ConfigError("name", self.name, "up to 32 letters, digits, - and _")
+            raise ConfigError("name", self.name, "must be up to 32 letters, digits, - and _")
         for key in ("planes_per_cable", "planes_per_optic"):
             together = getattr(self.failures, key)
             if together and together < self.fabric.planes and self.fabric.planes % together:
-                raise ConfigError(f"failures.{key}", together, f"a divisor of the {self.fabric.planes} planes")
+                raise ConfigError(
+                    f"failures.{key}", together, f"must divide the number of planes, {self.fabric.planes}"
+                )
         most = self.fabric.hosts * self.job.gpus_per_host
         if self.job.gpus > most:
-            raise ConfigError("job.gpus", self.job.gpus, f"at most {most:,}: gpus_per_host to each of the NICs")
+            raise ConfigError("job.gpus", self.job.gpus, f"must be at most {most:,}: gpus_per_host to each of the NICs")
         if self.nics > self.fabric.hosts:
-            fewer = f"at most {self.fabric.hosts // self.machines}: so many NICs are there for each"
+            fewer = f"must be at most {self.fabric.hosts // self.machines}: the fabric has so many NICs for each"
             raise ConfigError("job.nics_per_gpu", self.job.nics_per_gpu, fewer)
 
     @property
@@ -246,10 +248,12 @@ class Description:
 
 def parse(text: str, default_name: str = "mrc") -> Description:
     """Read a description from TOML text."""
-    table = parse_toml(text, "file", default_name)
+    table = parse_toml(text, default_name)
     check_keys([one.name for one in fields(Description)], table, "", "")
     if "fabric" not in table:
-        raise ConfigError("fabric", MISSING, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
+        raise ConfigError(
+            "fabric", MISSING, "is missing", "Add a section [fabric] with planes, hosts, hosts_per_leaf and spines."
+        )
     description: Description = read_table(Description, {"name": default_name, **table}, "", "")
     return description
 

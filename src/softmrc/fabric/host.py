@@ -46,7 +46,7 @@ class FabricHost:
 
     def __post_init__(self) -> None:
         if not 0 <= self.host < self.description.fabric.hosts:
-            raise ConfigError("host", self.host, f"0 to {self.description.fabric.hosts - 1}")
+            raise ConfigError("host", self.host, f"must be 0 to {self.description.fabric.hosts - 1}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> FabricHost | None:
@@ -55,7 +55,7 @@ class FabricHost:
         if not file or not number:
             return None
         if not number.isdigit():
-            raise ConfigError(NUMBER, number, "the number of a host")
+            raise ConfigError(NUMBER, number, "must be the number of a host")
         return cls(parse(read_text(Path(file), FILE), Path(file).stem), int(number))
 
     @cached_property
@@ -85,7 +85,7 @@ class FabricHost:
         to = self.host_at(plane, address)
         if to is None:
             raise ConfigError(
-                "address", str(address), f"the address of a host in plane {plane} of {self.description.name}"
+                "address", str(address), f"must be the address of a host in plane {plane} of {self.description.name}"
             )
         count = self.description.fabric.paths(self.host, to)
         return tuple(self.plan.carrier(self.host, to, plane, path) for path in range(count))
@@ -115,7 +115,7 @@ class FabricHost:
         if found is None:
             return self._hosts_by_name.get(name)
         if int(found[1]) >= self.description.fabric.hosts:
-            raise ConfigError("host", name, f"host0 to host{self.description.fabric.hosts - 1}")
+            raise ConfigError("host", name, f"must be host0 to host{self.description.fabric.hosts - 1}")
         return int(found[1])
 
     @cached_property

@@ -137,7 +137,7 @@ class Numbering:
         """From where to where a directed link leads."""
         plane, at = divmod(link, self.links_per_plane)
         if not 0 <= plane < self.planes:
-            raise ConfigError("link", link, f"0 to {self.planes * self.links_per_plane - 1}")
+            raise ConfigError("link", link, f"must be 0 to {self.planes * self.links_per_plane - 1}")
         for half, cable in (
             (self.hosts, self._host_cable),
             (self.leaves * self.spines, self._leaf_cable),
@@ -147,7 +147,7 @@ class Numbering:
                 lower, upper = cable(plane, at % half)
                 return (lower, upper) if at < half else (upper, lower)
             at -= 2 * half
-        raise ConfigError("link", link, "a link of this fabric")
+        raise ConfigError("link", link, "must be a link of this fabric")
 
     def _host_cable(self, plane: int, at: int) -> tuple[Node, Node]:
         return Node(Tier.HOST, 0, at), Node(Tier.T0, plane, self.leaf_of(at))

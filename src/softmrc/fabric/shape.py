@@ -65,22 +65,26 @@ class Shape(Numbering):
         self._require("cables_per_link", 1, MAX_CABLES)
         self._require("cables_per_core_link", 1, MAX_CABLES)
         if self.hosts % self.hosts_per_leaf:
-            raise ConfigError("fabric.hosts", self.hosts, f"a multiple of hosts_per_leaf = {self.hosts_per_leaf}")
+            raise ConfigError(
+                "fabric.hosts", self.hosts, f"must be a multiple of hosts_per_leaf = {self.hosts_per_leaf}"
+            )
         if not self.spines and (self.leaves > 1 or self.pods):
-            raise ConfigError("fabric.spines", 0, f"at least 1 above {self.leaves} leaves; 0 is one switch a plane")
+            raise ConfigError(
+                "fabric.spines", 0, f"must be at least 1 above {self.leaves} leaves", "0 means one switch a plane."
+            )
         if not self.pods:
             if self.cores_per_spine:
-                raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "0 unless there are pods")
+                raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "must be 0 unless there are pods")
             return
         if self.leaves % self.pods:
-            raise ConfigError("fabric.pods", self.pods, f"a divisor of the {self.leaves} leaves")
+            raise ConfigError("fabric.pods", self.pods, f"must divide the number of leaves, {self.leaves}")
         if self.cores_per_spine < 1:
-            raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "at least 1 with three tiers")
+            raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "must be at least 1 with three tiers")
 
     def _require(self, field: str, least: int, most: int) -> None:
         value = getattr(self, field)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ConfigError(f"fabric.{field}", value, f"a whole number from {least} to {most}")
+            raise ConfigError(f"fabric.{field}", value, f"must be a whole number from {least} to {most}")
 
     # How many there are of everything.
 
@@ -160,7 +164,7 @@ class Shape(Numbering):
             up = upper.index % self.cores_per_spine
             if self.core_of(lower.index, up) == upper.index:
                 return self.t1_up(plane, lower.index, up), self.t1_down(plane, lower.index, up)
-        raise ConfigError("cable", cable_name(self, cable), "two nodes with a cable between them")
+        raise ConfigError("cable", cable_name(self, cable), "must be two nodes with a cable between them")
 
     # Every node and every port of a node, in a fixed order: what a configuration lists.
 
@@ -217,16 +221,21 @@ class Shape(Numbering):
             if at < self.planes and int(match[3]) < counts[tier]:
                 return Node(tier, 0 if tier is Tier.HOST else at, int(match[3]))
         have = ", ".join(f"{counts[t]} × {word}" for word, t in words.items() if counts[t])
-        raise ConfigError("node", name, f"a name as host0 or p0.leaf0; there are {self.planes} planes with {have}")
+        raise ConfigError(
+            "node",
+            name,
+            "no such node",
+            f"Names look like host0 or p0.leaf0; there are {self.planes} planes with {have}.",
+        )
 
     def parse_cable(self, name: str, plane: int = 0) -> Cable:
         """The cable of a name such as `p1.leaf0-spine1`; one without a plane is in `plane`."""
         match = re.fullmatch(r"(?:p(\d+)\.)?([a-z]+\d+)-(?:p\d+\.)?([a-z]+\d+)", name)
         if match is None:
-            raise ConfigError("cable", name, "two nodes, as leaf0-spine1 or p1.host3-leaf0")
+            raise ConfigError("cable", name, "must be two nodes, as leaf0-spine1 or p1.host3-leaf0")
         at = int(match[1] or plane)
         if at >= self.planes:
-            raise ConfigError("cable", name, f"a plane from 0 to {self.planes - 1}")
+            raise ConfigError("cable", name, f"must name a plane from 0 to {self.planes - 1}")
         a, b = (self.parse_node(part, at) for part in (match[2], match[3]))
         cable = Cable(at, *((a, b) if a.tier < b.tier else (b, a)))
         self.links_of(cable)

@@ -78,12 +78,12 @@ def _fail_cable(lab: Lab, cable: Cable, name: str, mode: str) -> None:
     elif kind == "slow" and argument:
         share = as_share("mode slow", argument)
         if share <= 0:
-            raise ConfigError("mode slow", argument, "a share of the rate above 0%")
+            raise ConfigError("mode slow", argument, "must be a share of the rate above 0%")
         _slow(lab, _ends(lab, cable), share)
     elif kind == "flap" and argument:
         _start_flapper(lab, name, as_duration_ns("mode flap", argument) / 1e9)
     else:
-        raise ConfigError("mode", mode, f"{CABLE_MODES}, for a cable")
+        raise ConfigError("mode", mode, f"must be {CABLE_MODES}, for a cable")
 
 
 def _fail_node(lab: Lab, node: Node, mode: str) -> None:
@@ -93,7 +93,7 @@ def _fail_node(lab: Lab, node: Node, mode: str) -> None:
     elif mode == "blackhole":
         _lose(lab, [(node, port) for port in ports], 1.0)
     else:
-        raise ConfigError("mode", mode, f"{NODE_MODES}, for a node")
+        raise ConfigError("mode", mode, f"must be {NODE_MODES}, for a node")
 
 
 def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
@@ -246,7 +246,7 @@ def _filter(port: str, share: float) -> None:
 
 def _start_flapper(lab: Lab, name: str, period_s: float) -> None:
     if not 0.001 <= period_s <= 60:
-        raise ConfigError("mode flap", f"{period_s:g}s", "1ms to 60s")
+        raise ConfigError("mode flap", f"{period_s:g}s", "must be 1ms to 60s")
     command = python_command("softmrc.lab.faults", lab.name, name, f"{period_s:.6f}")
     # The flapper outlives this command; it ends when it is healed, when its lab goes, or after ten minutes.
     process = subprocess.Popen(

@@ -255,7 +255,7 @@ def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessme
     """All answers about one fabric, of which the part counts that packets cross; no trials: as many months as a few
     seconds allow."""
     if trials < 0:
-        raise ConfigError("trials", trials, "at least 1, or 0 for as many as take a few seconds")
+        raise ConfigError("trials", trials, "must be at least 1, or 0 for as many as take a few seconds")
     idle = description.fabric.switches - description.fabric.crossed.switches
     description = replace(description, fabric=description.fabric.crossed)
     span = description.spanned

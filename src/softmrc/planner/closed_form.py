@@ -165,7 +165,9 @@ def _crew_delay_h(d: Description, sorts: _Sorts, policy: str) -> float:
     rate = sum(each for each, _ in work)
     offered = sum(each * hours for each, hours in work)
     if offered >= 0.98 * f.crews:
-        raise ConfigError("failures.crews", f.crews, f"0, or at least {math.ceil(offered / 0.9)}: so many are busy")
+        raise ConfigError(
+            "failures.crews", f.crews, f"must be 0, or at least {math.ceil(offered / 0.9)}: so many are busy"
+        )
     if not rate:
         return 0.0
     mean = offered / rate

@@ -245,7 +245,7 @@ class _Run:
         for kind in self.kinds.values():
             expected = kind.count * kind.per_year * self.end / HOURS_A_YEAR
             if expected > MAX_EVENTS:
-                few = f"rates that make at most {MAX_EVENTS:,} failures; these make {expected:,.0f}"
+                few = f"must have rates that make at most {MAX_EVENTS:,} failures; these make {expected:,.0f}"
                 raise ConfigError("failures", kind.name, few)
             n = int(expected + self.rng.uniform()) if self.as_expected else int(self.rng.poisson(expected))
             times = self.rng.uniform(0, self.end, n).tolist()

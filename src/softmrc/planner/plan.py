@@ -23,7 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from softmrc._support.files import parse_toml, read_text
+from softmrc._support.files import located, parse_toml, read_text
 from softmrc._support.tables import check_keys, read_table
 from softmrc._support.units import counted, rate_text, ratio_text
 from softmrc.errors import ConfigError
@@ -72,10 +72,13 @@ class Prices:
     def load(cls, path: Path | None = None) -> Prices:
         """Read a price file, or the one that comes with SoftMRC."""
         text = read_text(path, "prices") if path else (resources.files(__package__) / "prices.toml").read_text()
-        table = parse_toml(text, "prices", str(path))
+        table = parse_toml(text, str(path))
         kinds = {"switch": SwitchPrice, "optic": OpticPrice, "cable": CablePrice, "energy": EnergyPrice}
-        check_keys(kinds, table, "", "")
-        parts = {key: read_table(kinds[key], value, "", key) for key, value in table.items()}
+        try:
+            check_keys(kinds, table, "", "")
+            parts = {key: read_table(kinds[key], value, "", key) for key, value in table.items()}
+        except ConfigError as error:
+            raise located(error, str(path), text) from None
         return cls(**parts, are_assumptions=path is None)
 
 
@@ -93,7 +96,7 @@ class DesignSpec:
     def __post_init__(self) -> None:
         for key, least in (("gpus", 2), ("nics_per_gpu", 1)):
             if getattr(self, key) < least:
-                raise ConfigError(key, getattr(self, key), f"at least {least}")
+                raise ConfigError(key, getattr(self, key), f"must be at least {least}")
 
     @property
     def spares(self) -> int:
@@ -243,39 +246,44 @@ def design(
     q, o = question, Fraction(oversubscription)
     for key, value, least in (("planes", planes, 1), ("tiers", tiers, 1)):
         if value < least:
-            raise ConfigError(key, value, f"at least {least}")
+            raise ConfigError(key, value, f"must be at least {least}")
     if o < 1:
-        raise ConfigError("oversubscription", float(o), "at least 1: as much up as down")
+        raise ConfigError("oversubscription", float(o), "must be at least 1", "1 means as much bandwidth up as down.")
     if q.nic_bps % planes:
-        raise ConfigError("planes", planes, f"a number that divides the NIC's rate of {rate_text(q.nic_bps)}")
+        raise ConfigError("planes", planes, f"must divide the NIC's {rate_text(q.nic_bps)}")
     port_bps = q.nic_bps // planes
     if q.switch_bps % port_bps:
-        even = f"ports of {rate_text(port_bps)} do not divide {rate_text(q.switch_bps)}"
-        raise ConfigError("switch", rate_text(q.switch_bps), f"a whole number of ports; {even}")
+        raise ConfigError(
+            "switch", rate_text(q.switch_bps), f"must be a multiple of the port rate {rate_text(port_bps)}"
+        )
     radix = q.switch_bps // max(port_bps, q.lane_bps)
     if radix > MAX_PORTS:
-        raise ConfigError("switch", rate_text(q.switch_bps), f"at most {MAX_PORTS:,} ports; this makes {radix:,}")
+        raise ConfigError(
+            "switch", rate_text(q.switch_bps), f"must have at most {MAX_PORTS:,} ports, and has {radix:,}"
+        )
     if tiers == 1:
         if o != 1:
-            raise ConfigError("oversubscription", float(o), "1 with a single tier, which has no uplinks")
+            raise ConfigError("oversubscription", float(o), "must be 1 with a single tier, which has no uplinks")
         if q.nics > radix:
             raise ConfigError(
-                "tiers", 1, f"a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}; add tiers"
+                "tiers", 1, f"must be more than 1: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}"
             )
         return _price(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
     if down.denominator != 1:
         split = f"{float(down):.1f} down and {float(radix - down):.1f} up"
-        raise ConfigError("oversubscription", float(o), f"a whole split of {radix} ports; this one makes {split}")
+        raise ConfigError(
+            "oversubscription", float(o), f"must split {radix} ports into whole numbers, and makes {split}"
+        )
     if radix % 2:
-        raise ConfigError("switch", rate_text(q.switch_bps), f"an even number of ports; this makes {radix}")
+        raise ConfigError("switch", rate_text(q.switch_bps), f"must have an even number of ports, and has {radix}")
     downlinks, uplinks = int(down), radix - int(down)
     most = downlinks * (radix // 2) ** (tiers - 2) * radix
     if uplinks < 1 or most < q.nics:
         need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for{_with_spares(q)}"
-        raise ConfigError("tiers", tiers, f"{need}; add tiers or planes")
+        raise ConfigError("tiers", tiers, f"too few: {need}", "Use more tiers or more planes.")
     if q.nics <= downlinks:
-        raise ConfigError("tiers", tiers, f"a single leaf has ports for all {q.nics:,} NICs; use 1 tier")
+        raise ConfigError("tiers", tiers, f"must be 1: a single leaf connects all {q.nics:,} NICs")
     return _price(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
@@ -406,7 +414,7 @@ def compare(
 
 def reason_of(error: ConfigError) -> str:
     """Why a design cannot be built."""
-    return error.allowed if error.field == "tiers" else f"{error.field}: {error.allowed}"
+    return error.problem if error.field == "tiers" else f"{error.field}: {error.problem}"
 
 
 def fewest_tiers(question: DesignSpec, planes: int, oversubscription: Fraction) -> Design | None:
@@ -418,7 +426,7 @@ def fewest_tiers(question: DesignSpec, planes: int, oversubscription: Fraction) 
 def shape_of(found: Design) -> Shape:
     """The fabric of a design, as a fabric file has it."""
     if found.layout is None:
-        raise ConfigError("tiers", found.tiers, "at most 3 in a fabric file")
+        raise ConfigError("tiers", found.tiers, "must be at most 3 in a fabric file")
     one = found.layout
     return Shape(
         planes=found.planes, hosts=one.hosts, hosts_per_leaf=one.hosts_per_leaf, spines=one.spines, pods=one.pods,

@@ -71,7 +71,9 @@ class Limits:
     def __post_init__(self) -> None:
         for one in fields(self):
             if not getattr(self, one.name) > 0:
-                raise ConfigError(f"keep.{one.name}", getattr(self, one.name), "more than 0; without it, anything")
+                raise ConfigError(
+                    f"keep.{one.name}", getattr(self, one.name), "must be more than 0", "Leave it out for no limit."
+                )
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,8 @@ class Point:
 
 def load(path: Path) -> Study:
     """A study from its file."""
-    text = read_text(path, "study")
-    table = parse_toml(text, "study", str(path))
+    text = read_text(path, "file")
+    table = parse_toml(text, str(path))
     try:
         return parse(table)
     except ConfigError as error:
@@ -161,7 +163,7 @@ def load(path: Path) -> Study:
 def parse(table: dict[str, Any]) -> Study:
     for key in VARIED:
         if key in table:
-            raise ConfigError(key, table[key], "in [vary], where it may be a list")
+            raise ConfigError(key, table[key], "must stand in [vary], where it may be a list")
     check_keys([one.name for one in fields(Study)], table, "", "")
     study = Study(
         _whole("gpus", table.get("gpus", MISSING), 2),
@@ -175,42 +177,44 @@ def parse(table: dict[str, Any]) -> Study:
     )
     for key in ("gpus", "nics_per_gpu"):
         if getattr(study.job, key):
-            raise ConfigError(f"job.{key}", getattr(study.job, key), f"at the top of the file, as {key}")
+            raise ConfigError(f"job.{key}", getattr(study.job, key), f"must stand at the top of the file, as {key}")
     if study.nics_per_gpu > 1 and study.job.gpus_per_host > 1:
-        raise ConfigError("nics_per_gpu", study.nics_per_gpu, "1 where several GPUs share a NIC (job.gpus_per_host)")
+        raise ConfigError(
+            "nics_per_gpu", study.nics_per_gpu, "must be 1 where several GPUs share a NIC (job.gpus_per_host)"
+        )
     if len(study.points) > MAX_POINTS:
-        raise ConfigError("vary", len(study.points), f"at most {MAX_POINTS:,} combinations")
+        raise ConfigError("vary", len(study.points), f"must make at most {MAX_POINTS:,} combinations")
     return study
 
 
 def _whole(key: str, value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(key, value, f"a whole number of at least {least}")
+        raise ConfigError(key, value, f"must be a whole number of at least {least}")
     return value
 
 
 def _evs(given: object) -> tuple[int, ...]:
     values = given if isinstance(given, list) else [given]
     if not values:
-        raise ConfigError("evs", given, "at least one number; leave it out to try none")
+        raise ConfigError("evs", given, "must have at least one number", "Leave it out to try none.")
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_EVS:
-            raise ConfigError("evs", value, f"whole numbers from 1 to {MAX_EVS}")
+            raise ConfigError("evs", value, f"must be whole numbers from 1 to {MAX_EVS}")
     return tuple(dict.fromkeys(values))
 
 
 def _varied(table: object) -> dict[str, tuple[Any, ...]]:
     if not isinstance(table, dict):
-        raise ConfigError("vary", table, "a section, [vary]")
+        raise ConfigError("vary", table, "must be a section, [vary]")
     found = dict(VARIED)
     for key in ("gpus", "evs", "nics_per_gpu"):
         if key in table:
-            raise ConfigError(f"vary.{key}", table[key], "at the top of the file, before [vary]")
+            raise ConfigError(f"vary.{key}", table[key], "must stand at the top of the file, before [vary]")
     check_keys(VARIED, table, "", "vary")
     for key, given in table.items():
         values = given if isinstance(given, list) else [given]
         if not values:
-            raise ConfigError(f"vary.{key}", given, "at least one value")
+            raise ConfigError(f"vary.{key}", given, "must have at least one value")
         found[key] = tuple(_checked(f"vary.{key}", value) for value in values)
     return found
 
@@ -222,7 +226,7 @@ def _checked(where: str, value: Any) -> Any:
         return as_share(where, value)
     elif where.endswith("oversubscription"):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1 <= value <= 64:
-            raise ConfigError(where, value, "a number from 1 to 64")
+            raise ConfigError(where, value, "must be a number from 1 to 64")
     else:
         return _whole(where, value, 1)
     return value

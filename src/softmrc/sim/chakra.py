@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softmrc._support.tables import refuse, setting
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.sim import chakra_format as form
 from softmrc.sim.chakra_format import ChakraNode, read_nodes
 from softmrc.sim.fabric import Fabric
@@ -54,14 +54,14 @@ class Chakra(Workload):
         base = Path(source).parent / self.path if source else Path(self.path)
         files = trace_files(base)
         if not 1 <= len(files) <= fabric.hosts:
-            words = f"the beginning of the names of 1 to {fabric.hosts} files, NAME.0.et (or .json) and so on"
-            raise refuse(source, f"{key}.path", self.path, f"{words}; there are {len(files)}")
+            words = f"must be the beginning of the names of 1 to {fabric.hosts} files, NAME.0.et (or .json) and so on"
+            raise refuse(source, f"{key}.path", self.path, f"{words}, and is of {len(files)}")
         groups = _read_groups(Path(source).parent / self.groups, len(files)) if self.groups else {}
         traces = [in_order(read_nodes(file), file) for file in files]
 
         def wrong(rank: int, task: int, words: str) -> ConfigError:
             node = traces[rank][task]
-            return ConfigError(f"{files[rank]}: {node.where}: node {node.id}", node.name, words)
+            return ConfigError(f"node {node.id}", node.name, words, where=f"{files[rank]}: {node.where}")
 
         programs = Programs(len(files), wrong)
         for rank, nodes in enumerate(traces):
@@ -88,14 +88,19 @@ def _read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(str(path), "what is there", f"JSON ({error})") from None
+        raise ConfigError("workload.groups", MISSING, f"invalid JSON: {error}", where=str(path)) from None
     if not isinstance(table, dict):
-        raise ConfigError(str(path), type(table).__name__, "an object: names of groups, each with a list of ranks")
+        raise ConfigError(
+            "workload.groups",
+            type(table).__name__,
+            "must be an object: names of groups, each with a list of ranks",
+            where=str(path),
+        )
     groups = {}
     for name, members in table.items():
         is_list = isinstance(members, list) and all(type(one) is int and 0 <= one < ranks for one in members)
         if not is_list or not members or len(set(members)) < len(members):
-            raise ConfigError(f"{path}: {name}", members, f"a list of ranks below {ranks}, each once")
+            raise ConfigError(name, members, f"must be a list of ranks below {ranks}, each once", where=str(path))
         groups[name] = tuple(sorted(members))
     return groups
 
@@ -109,7 +114,9 @@ def in_order(nodes: list[ChakraNode], file: Path) -> list[ChakraNode]:
         left[node.id] = len(node.after)
         for one in node.after:
             if one not in by_id:
-                raise ConfigError(f"{file}: {node.where}: node {node.id}", one, "a dependency that is in the trace")
+                raise ConfigError(
+                    f"node {node.id}", one, "must depend on a node of the trace", where=f"{file}: {node.where}"
+                )
             before.setdefault(one, []).append(node.id)
     ready = [one for one, count in left.items() if not count]
     heapq.heapify(ready)
@@ -123,8 +130,7 @@ def in_order(nodes: list[ChakraNode], file: Path) -> list[ChakraNode]:
                 heapq.heappush(ready, later)
     if len(found) < len(nodes):
         node = by_id[min(one for one, count in left.items() if count)]
-        words = "dependencies that do not lead back to it"
-        raise ConfigError(f"{file}: {node.where}: node {node.id}", node.name, words)
+        raise ConfigError(f"node {node.id}", node.name, "must not depend on itself", where=f"{file}: {node.where}")
     return found
 
 
@@ -139,8 +145,8 @@ class _Trace:
         self.last_compute: tuple[int, ...] = ()
         self.last_call: dict[str, int] = {}
 
-    def _wrong(self, node: ChakraNode, key: str, value: object, allowed: str) -> ConfigError:
-        return ConfigError(f"{self.file}: {node.where}: node {node.id}: {key}", value, allowed)
+    def _wrong(self, node: ChakraNode, key: str, value: object, problem: str) -> ConfigError:
+        return ConfigError(f"node {node.id}: {key}", value, problem, where=f"{self.file}: {node.where}")
 
     def read(self, nodes: list[ChakraNode]) -> None:
         for task, node in enumerate(nodes):
@@ -151,7 +157,7 @@ class _Trace:
         def whole(name: str, low: int, high: int, default: int | None = None) -> int:
             value = node.attributes.get(name, default)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise self._wrong(node, name, value, f"a whole number from {low} to {high}")
+                raise self._wrong(node, name, value, f"must be a whole number from {low} to {high}")
             return value
 
         ranks = self.programs.ranks
@@ -171,7 +177,7 @@ class _Trace:
 
     def _other(self, node: ChakraNode, peer: int) -> int:
         if peer == self.rank:
-            raise self._wrong(node, "peer", peer, "another rank")
+            raise self._wrong(node, "peer", peer, "must be another rank")
         return peer
 
     def _time_ps(self, node: ChakraNode) -> int:
@@ -179,25 +185,26 @@ class _Trace:
         took_us = float(node.duration_us)
         if not took_us and operations and node.type == form.COMPUTE:
             if isinstance(operations, str) or not math.isfinite(operations) or operations < 0:
-                raise self._wrong(node, "num_ops", operations, "a number of operations")
+                raise self._wrong(node, "num_ops", operations, "must be a number of operations")
             if not self.job.gpu_flops:
-                words = "workload.gpu_flops, as this node has operations and no time"
-                raise self._wrong(node, "num_ops", operations, words)
+                raise self._wrong(
+                    node, "num_ops", operations, "needs workload.gpu_flops: the node has operations and no time"
+                )
             took_us = operations / self.job.gpu_flops * 1e6
         if took_us > LONGEST_US:
-            raise self._wrong(node, "duration_micros", took_us, f"at most {LONGEST_US:g}")
+            raise self._wrong(node, "duration_micros", took_us, f"must be at most {LONGEST_US:g}")
         return round(took_us * PS_PER_US)
 
     def _call(self, number: int, node: ChakraNode, after: tuple[int, ...], whole: Callable[..., int]) -> Task:
         kind = form.COLLECTIVES[whole("comm_type", 0, len(form.COLLECTIVES) - 1)]
         if kind not in KINDS:
-            raise self._wrong(node, "comm_type", kind, "one of " + ", ".join(KINDS))
+            raise self._wrong(node, "comm_type", kind, "must be one of " + ", ".join(KINDS))
         name = str(node.attributes.get("pg_name", ""))
         if self.groups and name not in self.groups:
-            raise self._wrong(node, "pg_name", name, "one of " + ", ".join(self.groups))
+            raise self._wrong(node, "pg_name", name, "must be one of " + ", ".join(self.groups))
         ranks = self.groups.get(name, tuple(range(self.programs.ranks)))
         if self.rank not in ranks:
-            raise self._wrong(node, "pg_name", name, f"a group that rank {self.rank} is in")
+            raise self._wrong(node, "pg_name", name, f"must be a group that rank {self.rank} is in")
         collective, bytes_of = KINDS[kind]
         size = whole("comm_size", 0, MAX_CALL_BYTES, 0 if collective == "barrier" else None)
         if len(ranks) == 1:

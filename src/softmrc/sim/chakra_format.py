@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softmrc._support.files import read_bytes
-from softmrc.errors import ConfigError, UsageError
+from softmrc.errors import MISSING, ConfigError, UsageError
 
 MAX_BYTES = 256 << 20  # of a file
 MAX_NODES = 1_000_000  # of a rank
@@ -71,13 +71,17 @@ def read_nodes(path: Path) -> list[ChakraNode]:
     seen: set[int] = set()
     for node in form(data, str(path)):
         if node.id in seen:
-            raise ConfigError(f"{path}: {node.where}: id", node.id, "an id that no other node of the rank has")
+            raise ConfigError(
+                "id", node.id, "must be an id that no other node of the rank has", where=f"{path}: {node.where}"
+            )
         if len(nodes) == MAX_NODES:
-            raise ConfigError(str(path), f"more than {MAX_NODES:,} nodes", "fewer: a step or two, not a whole run")
+            raise ConfigError(
+                "nodes", MISSING, f"must be at most {MAX_NODES:,}", "Trace a step or two, not a whole run.", str(path)
+            )
         seen.add(node.id)
         nodes.append(node)
     if not nodes:
-        raise ConfigError(str(path), "no nodes", "an execution trace with at least one")
+        raise ConfigError("nodes", MISSING, "must be at least one", where=str(path))
     return nodes
 
 
@@ -142,8 +146,8 @@ def _binary_nodes(data: bytes, source: str) -> Iterator[ChakraNode]:
         try:
             found = proto.parse_length_prefixed(kind, stream)
         except (message.DecodeError, ArithmeticError, EOFError, ValueError):
-            words = "a message that ends inside the file, after its length"
-            raise ConfigError(f"{source}: byte {at}", "what is there", words) from None
+            words = "must end inside the file"
+            raise ConfigError("message", MISSING, words, where=f"{source}: byte {at}") from None
         if kind is node_kind:
             yield _node(found, f"byte {at}")
         kind = node_kind  # only the first message is metadata
@@ -172,7 +176,7 @@ def _json_nodes(data: bytes, source: str) -> Iterator[ChakraNode]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source}: byte {error.start}", "what is there", "UTF-8") from None
+        raise ConfigError("text", MISSING, "must be UTF-8", where=f"{source}: byte {error.start}") from None
     decoder, at, counted, line = json.JSONDecoder(), 0, 0, 1
     while True:
         while at < len(text) and text[at] in " \t\r\n,":
@@ -184,14 +188,16 @@ def _json_nodes(data: bytes, source: str) -> Iterator[ChakraNode]:
         try:
             found, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{source}: line {error.lineno}", error.msg, "JSON") from None
+            raise ConfigError(
+                "text", MISSING, f"invalid JSON: {error.msg}", where=f"{source}:{error.lineno}:{error.colno}"
+            ) from None
         except (RecursionError, ValueError):
             raise ConfigError(
-                f"{source}: line {line}", "what is there", "JSON, not nested deeply and without huge numbers"
+                "text", MISSING, "must be JSON without deep nesting and without huge numbers", where=f"{source}:{line}"
             ) from None
         for one in found if isinstance(found, list) else [found]:
             if not isinstance(one, dict):
-                raise ConfigError(f"{source}: line {line}", one, "an object: metadata or a node")
+                raise ConfigError("node", one, "must be an object: metadata or a node", where=f"{source}:{line}")
             if "type" in one or "id" in one:
                 yield _json_node(one, source, line)
 
@@ -205,6 +211,10 @@ def _json_node(table: dict[str, Any], source: str, line: int) -> ChakraNode:
     try:
         message = json_format.ParseDict(table, kind(), ignore_unknown_fields=True)
     except (json_format.ParseError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
-        words = "a node as protobuf writes it in JSON"
-        raise ConfigError(f"{source}: line {line}", str(error)[:200], words) from None
+        raise ConfigError(
+            "node",
+            MISSING,
+            f"must be a node as protobuf writes it in JSON ({str(error)[:200]})",
+            where=f"{source}:{line}",
+        ) from None
     return _node(message, f"line {line}")

@@ -88,10 +88,10 @@ HOST_RATES = ("host_link_gbps", "host_link_bps", "nic_bps")  # one of them; the 
 def read_fabric(table: Any, source: str) -> Fabric:
     """[fabric] of a scenario: its own keys, those of a fabric file, or the name of one (`file`) and what is changed."""
     if not isinstance(table, dict):
-        raise refuse(source, "fabric", table, "a table")
+        raise refuse(source, "fabric", table, "must be a table")
     named = [key for key in HOST_RATES if key in table]
     if len(named) > 1:
-        raise refuse(source, f"fabric.{named[1]}", table[named[1]], f"nothing, where {named[0]} is set")
+        raise refuse(source, f"fabric.{named[1]}", table[named[1]], f"cannot be combined with {named[0]}")
     base = _of_file(table["file"], source) if "file" in table else {}
     own = {key: value for key, value in table.items() if not key.endswith("_bps") and key != "file"}
     for key in ("host_link_bps", "fabric_link_bps"):
@@ -100,7 +100,7 @@ def read_fabric(table: Any, source: str) -> Fabric:
     if "nic_bps" in table:
         rate, planes = _rate_bps(table, "nic_bps", source), own.get("planes", base.get("planes", Fabric.planes))
         if not isinstance(planes, int) or planes < 1 or rate % planes:
-            raise refuse(source, "fabric.planes", planes, f"a divisor of the NIC's {rate_text(rate)}")
+            raise refuse(source, "fabric.planes", planes, f"must be an integer that divides {rate_text(rate)}")
         own["host_link_gbps"] = rate / planes / 1e9
         if base:  # links inside stay as much faster than those to hosts, or slower
             own.setdefault(
@@ -117,12 +117,12 @@ def _rate_bps(table: dict[str, Any], key: str, source: str) -> int:
     try:
         return as_rate_bps(key, table[key])
     except ConfigError as error:
-        raise refuse(source, f"fabric.{key}", table[key], error.allowed) from None
+        raise error.replaced(field=f"fabric.{key}", where=source) from None
 
 
 def _of_file(name: object, source: str) -> dict[str, Any]:
     if not isinstance(name, str):
-        raise refuse(source, "fabric.file", name, "the name of a fabric file, as a text")
+        raise refuse(source, "fabric.file", name, "must be the name of a fabric file, as a text")
     description = load(Path(source).parent / name)
     shape = asdict(description.fabric)
     shape["spines"] = shape["spines"] or 1  # above a single leaf, where no packet comes

@@ -15,6 +15,7 @@ import numpy as np
 
 from softmrc import _core
 from softmrc._support.tables import Index, read_table, refuse, setting
+from softmrc.errors import MISSING
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.prng import Prng
 
@@ -132,14 +133,14 @@ def read_faults(table: Any, source: str) -> Faults:
     rest = {key: value for key, value in table.items() if key != "events"} if isinstance(table, dict) else table
     faults: Faults = read_table(Faults, rest, source, "faults")
     if not isinstance(events, list):
-        raise refuse(source, "faults.events", events, "[[faults.events]] tables")
+        raise refuse(source, "faults.events", events, "must be [[faults.events]] tables")
     read = []
     for i, one in enumerate(events):
         key = f"faults.events[{i}]"
         event = read_table(FaultEvent, one, source, key)
         named = [name for name in _TARGETS if getattr(event, name) is not None and getattr(event, name) is not False]
         if len(named) != 1:
-            raise refuse(source, key, named, "exactly one of " + ", ".join(_TARGETS))
+            raise refuse(source, key, named, "must be exactly one of " + ", ".join(_TARGETS))
         _check_times(event, source, key)
         _check_value(event.kind, event.value, source, f"{key}.value")
         read.append(event)
@@ -151,18 +152,18 @@ def read_faults(table: Any, source: str) -> Faults:
 def _check_value(kind: str, value: float, source: str, key: str) -> None:
     if kind in ("loss", "bit_errors", "corrupt", "slow", "ev_loss") and value <= 0:
         meaning = "the share of the rate that is left" if kind == "slow" else "a probability"
-        raise refuse(source, key, value, f"{meaning}, above 0 and at most 1")
+        raise refuse(source, key, value, f"must be {meaning}, above 0 and at most 1")
     if kind in ("down", "black_hole") and value:
-        raise refuse(source, key, value, f"nothing: {kind} needs no value")
+        raise refuse(source, key, value, f"must be left out: {kind} has no value")
 
 
 def _check_times(event: FaultEvent, source: str, key: str) -> None:
     if event.times == 1:
         return
     if event.for_us <= 0:
-        raise refuse(source, f"{key}.for_us", event.for_us, "how long each flap lasts, above 0")
+        raise refuse(source, f"{key}.for_us", event.for_us, "must be above 0: how long each flap lasts")
     if event.every_us <= event.for_us:
-        raise refuse(source, f"{key}.every_us", event.every_us, f"more than for_us = {event.for_us}")
+        raise refuse(source, f"{key}.every_us", event.every_us, f"must be more than for_us = {event.for_us}")
 
 
 def actions(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[FaultAction]:
@@ -200,7 +201,7 @@ def _drawn(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source:
         ups = stages[stage].ravel()
         count = getattr(faults, what)
         if count > len(ups):
-            raise refuse(source, f"faults.{what}", count, f"at most the fabric's {len(ups)}")
+            raise refuse(source, f"faults.{what}", count, f"must be at most the fabric's {len(ups)}")
         drawn = Prng(seed, f"faults {what}").order(len(ups))[:count]
         for k, up in enumerate(ups[drawn].tolist()):
             label = fabric.link_name(up).replace(" to ", " – ") + f" {faults.kind.replace('_', ' ')}"
@@ -227,7 +228,7 @@ class _Targets:
         fabric = self.fabric
         if fabric.leaves == 1 and (event.link is not None or (event.switch is not None and event.switch.tier == "t1")):
             what = "link" if event.switch is None else "switch"
-            raise refuse(self.source, f"{self.key}.{what}", "given", "nothing above the only leaf of this fabric")
+            raise refuse(self.source, f"{self.key}.{what}", MISSING, "cannot be above the only leaf of this fabric")
         if event.everywhere:
             return _by_direction(fabric, np.arange(fabric.links), event.direction), "everything"
         if event.plane is not None:
@@ -254,7 +255,7 @@ class _Targets:
         core = event.core_link
         assert core is not None
         if not fabric.pods:
-            raise refuse(self.source, f"{self.key}.core_link", "given", "nothing: this fabric has two tiers")
+            raise refuse(self.source, f"{self.key}.core_link", MISSING, "needs three tiers, and this fabric has two")
         planes = self._picked("core_link.plane", core.plane, fabric.planes, "planes")
         t1s = self._picked("core_link.t1", core.t1, fabric.t1_switches, "T1 switches")
         ups = self._picked("core_link.up", core.up, fabric.cores_per_spine, "cores above each")
@@ -267,7 +268,9 @@ class _Targets:
             return np.arange(size)
         chosen = np.atleast_1d(np.array(value))
         if isinstance(value, str) or (chosen.max() >= size and not self.fit):
-            raise refuse(self.source, f"{self.key}.{key}", value, f'below {size}, the {what} of this fabric, or "all"')
+            raise refuse(
+                self.source, f"{self.key}.{key}", value, f'must be below {size}, the {what} of this fabric, or "all"'
+            )
         return np.unique(chosen % size)
 
     def _of_switch(self, t: SwitchTarget) -> tuple[np.ndarray, str]:
@@ -275,7 +278,9 @@ class _Targets:
         fabric = self.fabric
         size = {"t0": fabric.leaves, "t1": fabric.t1_switches, "t2": fabric.t2_switches}[t.tier]
         if not size:
-            raise refuse(self.source, f"{self.key}.switch.tier", t.tier, "'t0' or 't1': this fabric has two tiers")
+            raise refuse(
+                self.source, f"{self.key}.switch.tier", t.tier, "must be 't0' or 't1': this fabric has two tiers"
+            )
         links: list[int] = []
         for plane in self._picked("switch.plane", t.plane, fabric.planes, "planes").tolist():
             for index in self._picked("switch.index", t.index, size, f"{t.tier.upper()} switches").tolist():
@@ -287,7 +292,7 @@ class _Targets:
         plane = int(self._picked("transceiver.plane", t.plane, fabric.planes, "planes")[0])
         leaf = int(self._picked("transceiver.leaf", t.leaf, fabric.leaves, "leaves")[0])
         if (t.spines is None) == (t.hosts is None):
-            raise refuse(self.source, where, "spines and hosts", "either the spines or the hosts it serves")
+            raise refuse(self.source, where, MISSING, "needs either spines or hosts, and not both")
         if t.spines is not None:
             spines = self._picked("transceiver.spines", t.spines, fabric.spines, "spines")
             base = [fabric.leaf_up(plane, leaf, int(one)) for one in spines]
@@ -298,7 +303,7 @@ class _Targets:
                 hosts = tuple(dict.fromkeys(leaf * each + host % each for host in hosts))
             wrong = [host for host in hosts if host >= fabric.hosts or fabric.leaf_of(host) != leaf]
             if wrong:
-                raise refuse(self.source, f"{where}.hosts", wrong[0], f"hosts of leaf {leaf}")
+                raise refuse(self.source, f"{where}.hosts", wrong[0], f"must be hosts of leaf {leaf}")
             base, half = [fabric.host_up(plane, host) for host in hosts], fabric.hosts
         name = f"transceiver of leaf {leaf} in plane {plane}, {len(base)} links,"
         return _cables(np.array(base), half, direction), name

@@ -106,22 +106,27 @@ class Job(Workload):
     def _check(self, fabric: Fabric, source: str, key: str) -> None:
         m, p = self.model, self.parallel
 
-        def need(holds: bool, name: str, value: object, allowed: str) -> None:
+        def need(holds: bool, name: str, value: object, problem: str) -> None:
             if not holds:
-                raise refuse(source, f"{key}.{name}", value, allowed)
+                raise refuse(source, f"{key}.{name}", value, problem)
 
-        words = f"dp × tp × pp to be at most the fabric's {fabric.hosts} hosts; it is {p.ranks}"
+        words = f"must make dp × tp × pp at most the fabric's {fabric.hosts} hosts, and makes {p.ranks}"
         need(p.ranks <= fabric.hosts, "parallel.dp", p.dp, words)
-        need(m.layers % p.pp == 0, "parallel.pp", p.pp, f"a divisor of the {m.layers} layers")
-        need(p.dp % p.ep == 0, "parallel.ep", p.ep, f"a divisor of dp = {p.dp}")
-        need(p.ep == 1 or m.experts > 0, "parallel.ep", p.ep, "1 where model.experts is 0")
-        need(m.experts % p.ep == 0, "model.experts", m.experts, f"a multiple of ep = {p.ep}")
-        need(not m.experts or m.top_k <= m.experts, "model.top_k", m.top_k, f"at most experts = {m.experts}")
+        need(m.layers % p.pp == 0, "parallel.pp", p.pp, f"must divide the number of layers, {m.layers}")
+        need(p.dp % p.ep == 0, "parallel.ep", p.ep, f"must divide dp = {p.dp}")
+        need(p.ep == 1 or m.experts > 0, "parallel.ep", p.ep, "must be 1 where model.experts is 0")
+        need(m.experts % p.ep == 0, "model.experts", m.experts, f"must be a multiple of ep = {p.ep}")
+        need(not m.experts or m.top_k <= m.experts, "model.top_k", m.top_k, f"must be at most experts = {m.experts}")
         least = m.layers * max(m.experts, 1) * m.ffn_parameters
-        words = f"more than the {least:,.0f} that hidden, ffn and experts make without attention"
+        words = f"must be more than the {least:,.0f} that hidden, ffn and experts make without attention"
         need(m.attention_parameters > 0, "model.parameters", m.parameters, words)
         tasks = p.ranks * self.steps * p.micro_batches * (m.layers // p.pp * 12 + 4)
-        need(tasks <= MAX_TASKS, "steps", self.steps, f"less: that would be about {tasks:,} tasks of {MAX_TASKS:,}")
+        need(
+            tasks <= MAX_TASKS,
+            "steps",
+            self.steps,
+            f"must be less: this makes about {tasks:,} tasks of at most {MAX_TASKS:,}",
+        )
 
     @cached_property
     def tokens(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from softmrc import _core
-from softmrc._support.tables import refuse
 from softmrc.config import CcProfile, EndpointConfig, EvMode, EvProfile, to_native
 from softmrc.errors import ConfigError
 from softmrc.sim.scenario import Scenario
@@ -26,7 +25,7 @@ _KEYS = {key: f"fabric.{key}" for key in SHAPE} | {
 
 def in_file(scenario: Scenario, error: ConfigError) -> ConfigError:
     """A refusal of the core, with the key that the reader of a scenario knows."""
-    return refuse(scenario.source, _KEYS.get(error.field, error.field), error.value, error.allowed)
+    return error.replaced(field=_KEYS.get(error.field, error.field), where=scenario.source)
 
 
 def network_config(s: Scenario, seed: int) -> Any:
@@ -34,7 +33,7 @@ def network_config(s: Scenario, seed: int) -> Any:
     try:
         return _network_config(s, seed)
     except ConfigError as error:
-        raise error if error.field.startswith(f"{s.source}: ") else in_file(s, error) from None
+        raise error if error.where else in_file(s, error) from None
 
 
 def _network_config(s: Scenario, seed: int) -> Any:

@@ -105,7 +105,7 @@ def lay_out(programs: Programs, plan: TrafficPlan, hosts: list[int], start_ps: i
     if done < len(units):
         rank, task = min(place for number, unit in enumerate(units) if left[number] for place in unit)
         name = programs.tasks[rank][task].name
-        raise programs.refuse(rank, task, f"something that can start; {name} waits for what waits for it")
+        raise programs.refuse(rank, task, f"can never start: {name} waits for what waits for it")
 
 
 def _calls(programs: Programs) -> list[list[Place]]:
@@ -124,13 +124,13 @@ def _calls(programs: Programs) -> list[list[Place]]:
         assert isinstance(first, CollectiveTask)
         missing = sorted(set(first.ranks) - {one for one, _ in unit})
         if missing:
-            words = f"a call that rank {missing[0]} makes, too: it has no number {turn + 1} in group {group}"
+            words = f"must be a call of rank {missing[0]}, too, which has no number {turn + 1} in group {group}"
             raise programs.refuse(rank, number, words)
         for one, at in unit:
             task = programs.tasks[one][at]
             assert isinstance(task, CollectiveTask)
             if (task.collective, task.bytes, task.ranks) != (first.collective, first.bytes, first.ranks):
-                words = f"{first.collective} of {first.bytes} bytes, as rank {rank} calls it in group {group}"
+                words = f"must be {first.collective} of {first.bytes} bytes, as rank {rank} calls it in group {group}"
                 raise programs.refuse(one, at, words)
         unit.sort(key=lambda place: first.ranks.index(place[0]))
     return list(turns.values())
@@ -149,12 +149,14 @@ def _messages(programs: Programs) -> dict[Place, Place]:
             if isinstance(task, ReceiveTask):
                 waiting = sends.get((task.peer, rank, task.tag))
                 if not waiting:
-                    words = f"a message that rank {task.peer} sends to rank {rank} with tag {task.tag}, and it does not"
+                    words = (
+                        f"waits for a message that rank {task.peer} does not send: to rank {rank} with tag {task.tag}"
+                    )
                     raise programs.refuse(rank, number, words)
                 found[(rank, number)] = waiting.popleft()
     for (_, peer, tag), rest in sends.items():
         if rest:
-            raise programs.refuse(*rest[0], f"a message that rank {peer} receives with tag {tag}, and it does not")
+            raise programs.refuse(*rest[0], f"sends a message with tag {tag} that rank {peer} does not receive")
     return found
 
 
@@ -177,7 +179,7 @@ class _Layer:
             self.flow.update(zip(unit, self._call(task, group), strict=True))
         elif isinstance(task, SendTask):
             if not 1 <= task.bytes <= MAX_MESSAGE_BYTES:
-                raise self.programs.refuse(rank, number, f"a message of 1 to {MAX_MESSAGE_BYTES} bytes")
+                raise self.programs.refuse(rank, number, f"must send a message of 1 to {MAX_MESSAGE_BYTES} bytes")
             to = self.hosts[task.peer]
             self.flow[unit[0]] = plan.add(self.hosts[rank], to, task.bytes, self.start_ps, group, task.step)
         else:

@@ -24,7 +24,7 @@ from typing import Any
 
 from softmrc import _core
 from softmrc._support.files import located, parse_toml, read_text
-from softmrc._support.tables import read_table, refuse, setting, unknown_key
+from softmrc._support.tables import known_keys, read_table, refuse, setting
 from softmrc._support.units import counted, rate_text
 from softmrc.errors import MISSING, ConfigError
 from softmrc.sim import workloads
@@ -164,8 +164,8 @@ _KEYS = ("question", "name", "fabric", *_TABLES, "workload", "faults", "compare"
 def load(path: str | Path) -> Scenario:
     """A scenario from its file."""
     path = Path(path)
-    text = read_text(path, "scenario")
-    table = parse_toml(text, "scenario", str(path))
+    text = read_text(path, "file")
+    table = parse_toml(text, str(path))
     try:
         return parse(table, str(path))
     except ConfigError as error:
@@ -176,13 +176,19 @@ def parse(table: dict[str, Any], source: str = "") -> Scenario:
     """A scenario from its table; `source` names it in messages, and files it mentions are looked for beside it."""
     for key, value in table.items():
         if key not in _KEYS:
-            raise refuse(source, key, value, unknown_key(key, list(_KEYS), ""))
+            raise refuse(source, key, value, "unknown key", known_keys(key, list(_KEYS), ""))
     question = table.get("question", MISSING)
     if not isinstance(question, str) or not question.strip():
-        raise refuse(source, "question", question, "the question that this scenario answers, as a text")
+        raise refuse(
+            source,
+            "question",
+            question,
+            "is missing" if question is MISSING else "must be a text",
+            "Set it to the question that this scenario answers.",
+        )
     name = table.get("name", "")
     if not isinstance(name, str):
-        raise refuse(source, "name", name, "a text")
+        raise refuse(source, "name", name, "must be a text")
     parts: dict[str, Any] = {key: read_table(kind, table.get(key, {}), source, key) for key, kind in _TABLES.items()}
     parts["fabric"] = read_fabric(table.get("fabric", {}), source)
     scenario = Scenario(
@@ -213,7 +219,7 @@ def _named(name: str, fabric: Fabric, transport: Transport) -> str:
 def _read_workloads(table: dict[str, Any], source: str) -> tuple[Any, ...]:
     given = table.get("workload")
     if given is None:
-        raise refuse(source, "workload", MISSING, "a table that says what is sent")
+        raise refuse(source, "workload", MISSING, "is missing", "Add a table [workload] that says what is sent.")
     tables = given if isinstance(given, list) else [given]
     return tuple(
         workloads.read_workload(one, source, "workload" if one is given else f"workload[{i}]")
@@ -224,19 +230,18 @@ def _read_workloads(table: dict[str, Any], source: str) -> tuple[Any, ...]:
 def _read_compare(table: dict[str, Any], source: str) -> tuple[Variant, ...]:
     given = table.get("compare", [])
     if not isinstance(given, list):
-        raise refuse(source, "compare", given, "[[compare]] tables")
+        raise refuse(source, "compare", given, "must be [[compare]] tables")
     variants = []
     for i, changes in enumerate(given):
         where = f"compare[{i}]"
         if not isinstance(changes, dict) or not isinstance(changes.get("name"), str):
-            raise refuse(source, f"{where}.name", MISSING, "a text that names this variant")
+            raise refuse(source, f"{where}.name", MISSING, "is missing", "Set it to a text that names this variant.")
         merged = merge({k: v for k, v in table.items() if k != "compare"}, changes)
         try:
             chosen = parse(merged, source)
             variants.append(Variant(chosen.name, chosen))
         except ConfigError as error:
-            key = error.field.removeprefix(f"{source}: ")
-            raise refuse(source, f"{where}.{key}", error.value, error.allowed) from None
+            raise error.replaced(field=f"{where}.{error.field}") from None
     return tuple(variants)
 
 
@@ -264,12 +269,12 @@ def set_key(table: dict[str, Any], key: str, value: Any, source: str) -> None:
         path = path.removeprefix(".")
         if isinstance(step, int):
             if not isinstance(at, list):
-                raise refuse(source, key, value, f"no number where {path} is no list")
+                raise refuse(source, key, value, f"must have no index: {path} is not a list")
             if step >= len(at):
-                raise refuse(source, key, value, f"an entry that is there; {path} has {len(at)}")
+                raise refuse(source, key, value, f"no such entry: {path} has {len(at)}")
         elif not isinstance(at, dict):
             how = f"{path}[0], its first entry, and so on" if isinstance(at, list) else f"{path} is none"
-            raise refuse(source, key, value, f"a key of a table: {how}")
+            raise refuse(source, key, value, f"must be a key of a table: {how}")
         if is_last:
             at[step] = value
         else:
@@ -280,32 +285,43 @@ def _check_sums(s: Scenario) -> None:
     """What no single key can tell."""
     f, t, q = s.fabric, s.transport, s.queues
 
-    def need(holds: bool, key: str, value: object, allowed: str) -> None:
+    def need(holds: bool, key: str, value: object, problem: str) -> None:
         if not holds:
-            raise refuse(s.source, key, value, allowed)
+            raise refuse(s.source, key, value, problem)
 
-    need(f.hosts % f.hosts_per_leaf == 0, "fabric.hosts", f.hosts, f"a multiple of hosts_per_leaf = {f.hosts_per_leaf}")
-    ranks = [one.kind for one in s.workloads if one.kind in ("job", "chakra")]
-    words = f"on a fabric with one NIC a GPU, over which a rank sends; this one has {f.nics_per_gpu}"
-    need(f.nics_per_gpu == 1 or not ranks, "workload.kind", ranks[0] if ranks else None, words)
-    need(not f.pods or f.leaves % f.pods == 0, "fabric.pods", f.pods, f"a divisor of the {f.leaves} leaves")
     need(
-        not f.pods or f.cores_per_spine > 0, "fabric.cores_per_spine", f.cores_per_spine, "at least 1 with three tiers"
+        f.hosts % f.hosts_per_leaf == 0,
+        "fabric.hosts",
+        f.hosts,
+        f"must be a multiple of hosts_per_leaf = {f.hosts_per_leaf}",
+    )
+    ranks = [one.kind for one in s.workloads if one.kind in ("job", "chakra")]
+    words = f"needs a fabric with one NIC a GPU, over which a rank sends; this one has {f.nics_per_gpu}"
+    need(f.nics_per_gpu == 1 or not ranks, "workload.kind", ranks[0] if ranks else None, words)
+    need(not f.pods or f.leaves % f.pods == 0, "fabric.pods", f.pods, f"must divide the number of leaves, {f.leaves}")
+    need(
+        not f.pods or f.cores_per_spine > 0,
+        "fabric.cores_per_spine",
+        f.cores_per_spine,
+        "must be at least 1 with three tiers",
     )
     need(
         bool(f.pods) or not f.cores_per_spine,
         "fabric.cores_per_spine",
         f.cores_per_spine,
-        "0 where pods is 0: two tiers",
+        "must be 0 where pods is 0: two tiers",
     )
     need(
-        q.ecn_low_bdp <= q.ecn_high_bdp, "queues.ecn_low_bdp", q.ecn_low_bdp, f"at most ecn_high_bdp = {q.ecn_high_bdp}"
+        q.ecn_low_bdp <= q.ecn_high_bdp,
+        "queues.ecn_low_bdp",
+        q.ecn_low_bdp,
+        f"must be at most ecn_high_bdp = {q.ecn_high_bdp}",
     )
     if t.kind == "mrc":
-        need(t.evs % f.planes == 0, "transport.evs", t.evs, f"a multiple of the {f.planes} planes")
-        need(t.spares % f.planes == 0, "transport.spares", t.spares, f"a multiple of the {f.planes} planes")
+        need(t.evs % f.planes == 0, "transport.evs", t.evs, f"must be a multiple of the {f.planes} planes")
+        need(t.spares % f.planes == 0, "transport.spares", t.spares, f"must be a multiple of the {f.planes} planes")
     else:
         kinds = [one.kind for one in s.workloads if one.kind in ("collective", "job", "chakra")]
-        words = "'ring' or 'training' with RoCE, which has no collectives"
+        words = "must be 'ring' or 'training' with RoCE, which has no collectives"
         need(not kinds, "workload.kind", kinds[0] if kinds else None, words)
-        need(f.forwarding in ("auto", "ecmp"), "fabric.forwarding", f.forwarding, "'ecmp' with RoCE")
+        need(f.forwarding in ("auto", "ecmp"), "fabric.forwarding", f.forwarding, "must be 'ecmp' with RoCE")

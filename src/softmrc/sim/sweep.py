@@ -47,23 +47,25 @@ def read_set(text: str) -> tuple[str, Any]:
     """`key=value`: a key by its dotted path."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise ConfigError("--set", text, "key=value, as fabric.planes=8")
+        raise ConfigError("--set", text, "must be key=value, as fabric.planes=8")
     return key.strip(), _value(value.strip())
+
+
+VARY_FORMS = "key=first..last, key=first..last..step, or key=one,two,three"
 
 
 def read_vary(text: str) -> tuple[str, list[Any]]:
     """`key=0..20`, `key=0..20..5` or `key=a,b,c`: a key by its dotted path and the values it takes."""
     key, equals, values = text.partition("=")
-    allowed = "key=first..last, key=first..last..step, or key=one,two,three"
     if not equals or not key.strip() or not values.strip():
-        raise ConfigError("--vary", text, allowed)
+        raise ConfigError("--vary", text, f"must be {VARY_FORMS}")
     if ".." in values:
         try:
             first, last, *step = (int(part) for part in values.split(".."))
         except ValueError:
-            raise ConfigError("--vary", text, f"whole numbers around '..': {allowed}") from None
+            raise ConfigError("--vary", text, "must have whole numbers around '..'", f"Write {VARY_FORMS}.") from None
         if len(step) > 1 or (step and step[0] < 1) or last < first:
-            raise ConfigError("--vary", text, f"a range that goes up: {allowed}")
+            raise ConfigError("--vary", text, "must be a range that goes up", f"Write {VARY_FORMS}.")
         return key.strip(), list(range(first, last + 1, *step))
     return key.strip(), [_value(one.strip()) for one in values.split(",")]
 
@@ -83,7 +85,7 @@ def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: i
     ]
     variants = 1 + (len(scenario.compare) if compare else 0)
     if len(points) * seeds * variants > MAX_POINTS:
-        raise ConfigError("--vary", len(points) * seeds * variants, f"at most {MAX_POINTS} runs in all")
+        raise ConfigError("--vary", len(points) * seeds * variants, f"must make at most {MAX_POINTS} runs in all")
     first = scenario.run.seed
     tasks = []
     for point in points:
@@ -106,7 +108,7 @@ def heads(keys: list[str]) -> list[str]:
 def sweep(tasks: list[SweepRun], runner: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
     """Summaries of runs, as they finish. Stopping early stops the workers."""
     if runner not in RUNNERS:
-        raise ConfigError("--runner", runner, "one of " + ", ".join(repr(one) for one in RUNNERS))
+        raise ConfigError("--runner", runner, "must be one of " + ", ".join(repr(one) for one in RUNNERS))
     return _on_ray(tasks) if runner == "ray" else _on_cores(tasks, workers or os.cpu_count() or 1)
 
 

@@ -121,7 +121,7 @@ class Workload:
         """The hosts that take part, in the order of their ranks."""
         count = count or fabric.hosts
         if not 2 <= count <= fabric.hosts:
-            raise refuse(source, f"{key}.hosts", count, f"2 to the fabric's {fabric.hosts}")
+            raise refuse(source, f"{key}.hosts", count, f"must be 2 to the fabric's {fabric.hosts}")
         if order == "hosts":
             return list(range(count))
         if order == "random":

@@ -17,7 +17,7 @@ from softmrc import _core
 from softmrc._support.files import located, read_text
 from softmrc._support.tables import read_table, refuse, setting
 from softmrc.collectives.block import CollectiveKind
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.sim.chakra import Chakra
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.flowfiles import read_flow_file
@@ -39,12 +39,12 @@ class Permutation(Workload):
         hosts = np.arange(fabric.hosts)
         if self.pattern == "shift":
             if self.shift % fabric.hosts == 0:
-                raise refuse(source, f"{key}.shift", self.shift, f"not a multiple of the {fabric.hosts} hosts")
+                raise refuse(source, f"{key}.shift", self.shift, f"must not be a multiple of the {fabric.hosts} hosts")
             to = (hosts + self.shift) % fabric.hosts
         else:
             across = self.pattern == "across_leaves"
             if across and fabric.leaves < 2:
-                raise refuse(source, f"{key}.pattern", self.pattern, "'random' on a fabric with a single leaf")
+                raise refuse(source, f"{key}.pattern", self.pattern, "must be 'random' on a fabric with a single leaf")
             to = permutation(fabric, draws, across)
         group = plan.add_group("permutation")
         for _ in range(self.messages):
@@ -86,11 +86,11 @@ class Incast(Workload):
 
     def plan(self, plan: TrafficPlan, fabric: Fabric, draws: Prng, source: str, key: str) -> None:
         if (self.sources is None) == (self.fan_in == 0):
-            raise refuse(source, f"{key}.sources", self.sources, "either sources or fan_in, and not both")
+            raise refuse(source, f"{key}.sources", MISSING, "needs either sources or fan_in, and not both")
         _check_host(fabric, self.destination, source, f"{key}.destination")
         senders = list(self.sources) if self.sources else self._spread(fabric, source, key)
         if self.destination in senders:
-            raise refuse(source, f"{key}.sources", self.destination, "other hosts than the destination")
+            raise refuse(source, f"{key}.sources", self.destination, "must not contain the destination")
         for one in senders:
             _check_host(fabric, one, source, f"{key}.sources")
         group = plan.add_group("incast")
@@ -103,14 +103,14 @@ class Incast(Workload):
         _check_host(fabric, v.source, source, f"{key}.victim.source")
         _check_host(fabric, v.destination, source, f"{key}.victim.destination")
         if v.source == v.destination:
-            raise refuse(source, f"{key}.victim.destination", v.destination, "another host than its source")
+            raise refuse(source, f"{key}.victim.destination", v.destination, "must be another host than its source")
         group = plan.add_group("victim")
         for _ in range(v.messages):
             plan.add(v.source, v.destination, v.message_bytes, self.start_ps, group)
 
     def _spread(self, fabric: Fabric, source: str, key: str) -> list[int]:
         if self.fan_in >= fabric.hosts:
-            raise refuse(source, f"{key}.fan_in", self.fan_in, f"below the fabric's {fabric.hosts} hosts")
+            raise refuse(source, f"{key}.fan_in", self.fan_in, f"must be below the fabric's {fabric.hosts} hosts")
         others = [host for host in range(fabric.hosts) if host != self.destination]
         return [others[i * len(others) // self.fan_in] for i in range(self.fan_in)]
 
@@ -129,7 +129,7 @@ class AllToAll(Workload):
         ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
         others = len(ranks) - 1
         if self.peers > others:
-            raise refuse(source, f"{key}.peers", self.peers, f"0 to the {others} others")
+            raise refuse(source, f"{key}.peers", self.peers, f"must be 0 to the {others} others")
         peers = self.peers or others
         group = plan.add_group("all-to-all")
         sent: list[list[int]] = [[] for _ in ranks]
@@ -163,12 +163,12 @@ class Collective(Workload):
         ranks = len(plan.ranks[-1])
         unit = 4 if self.collective in ("all_reduce", "all_to_all") else 4 * ranks
         if self.bytes % unit:
-            raise refuse(source, f"{key}.bytes", self.bytes, f"a multiple of {unit}: elements of 4 bytes")
+            raise refuse(source, f"{key}.bytes", self.bytes, f"must be a multiple of {unit}: elements of 4 bytes")
         wire = wire_bytes(self.collective, self.bytes, ranks)
         kind = CollectiveKind[self.collective.upper()]
         possible = list(_core.collective_times(kind, ranks, self.bytes))
         if self.algorithm and self.algorithm not in possible:
-            raise refuse(source, f"{key}.algorithm", self.algorithm, "one of " + ", ".join(possible))
+            raise refuse(source, f"{key}.algorithm", self.algorithm, "must be one of " + ", ".join(possible))
         calls = CollectiveCalls(len(plan.ranks) - 1, kind, self.bytes, wire, self.algorithm)
         group = plan.add_group(self.collective.replace("_", "-"))
         before: list[int] = []
@@ -280,7 +280,7 @@ KINDS: dict[str, type] = {
 def read_workload(table: Any, source: str, key: str) -> Any:
     kind = table.get("kind") if isinstance(table, dict) else None
     if kind not in KINDS:
-        raise refuse(source, f"{key}.kind", kind, "one of " + ", ".join(repr(one) for one in KINDS))
+        raise refuse(source, f"{key}.kind", kind, "must be one of " + ", ".join(repr(one) for one in KINDS))
     return read_table(KINDS[kind], table, source, key)
 
 
@@ -298,16 +298,16 @@ def make_plan(workloads: tuple[Any, ...], fabric: Fabric, seed: int, source: str
 
 def _with_line(error: ConfigError, source: str) -> ConfigError:
     """Where the key stands; what is wrong in other files says so by itself."""
-    if not error.field.startswith(f"{source}: ") or not Path(source).is_file():
+    if error.where != source or not Path(source).is_file():
         return error
     return located(error, source, read_text(Path(source), "scenario"))
 
 
 def _check_host(fabric: Fabric, host: int, source: str, key: str) -> None:
     if not 0 <= host < fabric.hosts:
-        raise refuse(source, key, host, f"a host below {fabric.hosts}")
+        raise refuse(source, key, host, f"must be a host below {fabric.hosts}")
 
 
 def _check_chunk(size: int, ranks: int, source: str, key: str) -> None:
     if -(-size // ranks) > MAX_MESSAGE_BYTES:
-        raise refuse(source, key, size, f"at most {MAX_MESSAGE_BYTES * ranks}, as {ranks} ranks share it")
+        raise refuse(source, key, size, f"must be at most {MAX_MESSAGE_BYTES * ranks}, as {ranks} ranks share it")

@@ -51,7 +51,7 @@ class Streams:
     def __init__(self, device: torch.device, api: Any = None) -> None:
         self.device = device
         if api is None and not hasattr(getattr(torch, device.type, None), "Stream"):
-            raise ConfigError("tensor", f"on {device.type}", "one with memory that can be sent: on cpu, or on a GPU")
+            raise ConfigError("tensor", f"on {device.type}", "must have its memory on cpu or on a GPU")
         self._api = api or getattr(torch, device.type)
         self.off = self._api.Stream(device=device)
         self.onto = self._api.Stream(device=device)

@@ -24,7 +24,7 @@ def runtime_errors() -> Iterator[None]:
     except ConfigError as error:
         if isinstance(error, RuntimeError):
             raise
-        raise SettingError(error.field, error.value, error.allowed) from error
+        raise SettingError(error.field, error.value, error.problem, error.hint, error.where) from error
     except DeviceError as error:
         if isinstance(error, RuntimeError):
             raise

@@ -11,7 +11,7 @@ from softmrc.errors import ConfigError
 
 UNSET = timedelta(milliseconds=-1)  # what torch puts into the options of an operation by default
 LONGEST_S = 86_400.0 * 999_999_999  # that a timedelta can say
-POSITIVE = "a time above 0 and below 292 000 years, which is as far as torch can count"
+POSITIVE = "must be a time above 0 and below 292 000 years, which is as far as torch can count"
 
 
 def of_group(timeout: Any) -> float:
@@ -47,4 +47,4 @@ def _seconds(timeout: Any) -> float:
         return timeout.total_seconds()
     if isinstance(timeout, int | float) and timeout == timeout:
         return float(timeout)
-    raise TypeError(f"timeout = {timeout!r} is not allowed: a timedelta, or a number of seconds")
+    raise TypeError(str(ConfigError("timeout", timeout, "must be a timedelta, or a number of seconds")))

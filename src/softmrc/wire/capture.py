@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from softmrc._core import wire as _native
-from softmrc.errors import ConfigError, DeviceError, MrcError, UsageError
+from softmrc.errors import ConfigError, DeviceError, MrcError, UsageError, words_of
 from softmrc.wire.fields import as_integer
 from softmrc.wire.frame import Frame
 from softmrc.wire.names import Sum
@@ -155,7 +155,7 @@ class PcapngWriter:
         if not (
             0 <= interface < known and self._native.write(interface, time_ns, bytes(frame), comment, original_size)
         ):
-            raise ConfigError("interface", interface, f"one of the {known} that add_interface returned")
+            raise ConfigError("interface", interface, f"must be one of the {known} that add_interface returned")
         if self._native.pending >= _FLUSH_AT:
             self._flush()
 
@@ -198,7 +198,7 @@ def read_pcapng(source: str | FilePath | bytes) -> Iterator[Record]:
     try:
         data = source if isinstance(source, bytes) else FilePath(source).read_bytes()
     except OSError as error:
-        raise DeviceError(f"{name}: {error.strerror}") from error
+        raise DeviceError(words_of(error)) from error
     return _records(name, data)
 
 

@@ -48,7 +48,7 @@ def seal(route: Route, packet: bytes) -> bytes:
     """The packet with its ICRC behind it: the whole UDP payload."""
     sealed: bytes | None = _native.seal(route, bytes(packet) + bytes(ICRC_SIZE), _DONT_FRAGMENT)
     if sealed is None:
-        raise ConfigError("packet", f"{len(packet)} bytes", "at least the 12 bytes of a BTH")
+        raise ConfigError("packet", f"{len(packet)} bytes", "must be at least the 12 bytes of a BTH")
     return sealed
 
 

@@ -72,7 +72,7 @@ def layout(widths: Sequence[int], fields: Sequence[EvField]) -> tuple[tuple[int,
     checked = tuple(as_integer(f"widths[{i}]", w, 1, EV_BITS) for i, w in enumerate(widths))
     for i, f in enumerate(fields):
         if not isinstance(f, EvField):
-            raise ConfigError(f"fields[{i}]", f, "an EvField")
+            raise ConfigError(f"fields[{i}]", f, "must be an EvField")
     return checked, tuple(fields)
 
 
@@ -80,7 +80,7 @@ def as_ev(name: str, ev: object) -> bytes:
     """`ev`, if it is 1 to 32 bytes."""
     if isinstance(ev, bytes | bytearray | memoryview) and 1 <= len(bytes(ev)) <= EV_BITS // 8:
         return bytes(ev)
-    raise ConfigError(name, ev, "1 to 32 bytes, of which the first bit is the EV's most significant one")
+    raise ConfigError(name, ev, "must be 1 to 32 bytes, of which the first bit is the EV's most significant one")
 
 
 def validate(fields: Sequence[EvField], widths: Sequence[int], room: int = EV_BITS) -> None:

@@ -32,9 +32,9 @@ def named(enum: type[IntEnum], default: IntEnum | None = None) -> Any:
 def as_integer(name: str, value: object, low: int, high: int) -> int:
     """`value`, if it is a whole number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(name, value, f"an integer, {low} to {high}")
+        raise ConfigError(name, value, f"must be an integer, {low} to {high}")
     if not low <= value <= high:
-        raise ConfigError(name, value, f"{low} to {high}")
+        raise ConfigError(name, value, f"must be {low} to {high}")
     return int(value)
 
 
@@ -45,7 +45,7 @@ def as_named(name: str, value: Any, enum: type[IntEnum]) -> IntEnum:
             return enum[value.upper()]
         return enum(value)
     except (KeyError, ValueError):
-        raise ConfigError(name, value, "one of " + ", ".join(m.name for m in enum)) from None
+        raise ConfigError(name, value, "must be one of " + ", ".join(m.name for m in enum)) from None
 
 
 def _checked(name: str, spec: Field[Any], value: object) -> object:
@@ -54,7 +54,7 @@ def _checked(name: str, spec: Field[Any], value: object) -> object:
         return as_named(name, value, rule["enum"])
     if "flag" in rule:
         if value not in (0, 1):
-            raise ConfigError(name, value, "True or False")
+            raise ConfigError(name, value, "must be True or False")
         return bool(value)
     if "high" in rule:
         return as_integer(name, value, rule["low"], rule["high"])

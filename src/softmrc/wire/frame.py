@@ -85,7 +85,7 @@ def _as_mac(name: str, value: object) -> str:
     except ValueError:
         raw = b""
     if len(raw) != 6:
-        raise ConfigError(name, value, "six hexadecimal bytes, as 02:00:00:00:00:01")
+        raise ConfigError(name, value, "must be six hexadecimal bytes, as 02:00:00:00:00:01")
     return raw.hex(":")
 
 
@@ -124,7 +124,7 @@ class Frame(Checked):
 
     def __post_init__(self) -> None:
         if not isinstance(self.packet, Packet):
-            raise ConfigError("Frame.packet", self.packet, "a Packet")
+            raise ConfigError("Frame.packet", self.packet, "must be a Packet")
         if self.dscp == -1:
             object.__setattr__(self, "dscp", DEFAULT_DSCP.of(self.packet))
         super().__post_init__()
@@ -135,7 +135,7 @@ class Frame(Checked):
         if self.outer is not None:
             object.__setattr__(self, "outer", self.outer.around(self.dscp, self.ecn, 4 if self.route.is_v4 else 41))
         if self.route.is_v4 and self.flow_label:
-            raise ConfigError("Frame.flow_label", self.flow_label, "0, IPv4 has no flow label")
+            raise ConfigError("Frame.flow_label", self.flow_label, "must be 0: IPv4 has no flow label")
         if self.trimmed:
             object.__setattr__(self, "udp_checksum", Sum.ABSENT)
             object.__setattr__(self, "icrc", Sum.ABSENT)
@@ -190,12 +190,12 @@ class Frame(Checked):
     def __bytes__(self) -> bytes:
         if self.sealed is not None:
             raise ConfigError(
-                "Frame.sealed", self.sealed, "None: an encrypted packet cannot be written without its keys"
+                "Frame.sealed", self.sealed, "must be None: an encrypted packet cannot be written without its keys"
             )
         data: bytes = _native.emit_frame(self)
         if not data:
             size = len(bytes(self.packet))
-            raise ConfigError("Frame.packet", f"{size} bytes", "a packet whose length an IP header can tell (65535)")
+            raise ConfigError("Frame.packet", f"{size} bytes", "must fit an IP packet of 65535 bytes")
         return data
 
 

@@ -74,16 +74,18 @@ class Write(Checked):
     def _settle_payload(self) -> None:
         if self.payload is not None:
             if not isinstance(self.payload, bytes | bytearray | memoryview):
-                raise ConfigError("Write.payload", self.payload, "bytes")
+                raise ConfigError("Write.payload", self.payload, "must be bytes")
             object.__setattr__(self, "payload", bytes(self.payload))
             if self.payload_size not in (0, len(self.payload)):
-                raise ConfigError("Write.payload_size", self.payload_size, f"{len(self.payload)}, as the payload has")
+                raise ConfigError(
+                    "Write.payload_size", self.payload_size, f"must be {len(self.payload)}, as the payload has"
+                )
             object.__setattr__(self, "payload_size", len(self.payload))
         if self.trimmed and (self.payload_size or self.imm is not None):
-            raise ConfigError("Write.trimmed", True, "no payload and no immediate beside it, a switch cut them off")
+            raise ConfigError("Write.trimmed", True, "must have no payload and no immediate: a switch cut them off")
         is_empty = self.dmalen == 0 or (self.dmalen == -1 and self.payload is not None)
         if not self.trimmed and self.payload_size == 0 and not is_empty:
-            raise ConfigError("Write.payload", self.payload, "bytes, none only for a message that has none (dmalen 0)")
+            raise ConfigError("Write.payload", self.payload, "must be bytes, and empty only where dmalen is 0")
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Sack(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.cc, CcState):
-            raise ConfigError("Sack.cc", self.cc, "a CcState")
+            raise ConfigError("Sack.cc", self.cc, "must be a CcState")
 
     @property
     def probe_id(self) -> int | None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from softmrc import wire
 from softmrc._core import Cipher, Inbound, Opened
-from softmrc._support.files import open_own
-from softmrc.errors import ConfigError
+from softmrc._support.files import open_own, unreadable
+from softmrc.errors import MISSING, ConfigError
 
 KEYLOG = "SOFTMRC_KEYLOG"
 LATEST_PS = 1 << 62  # a moment of the core's; a damaged capture may have later ones
@@ -30,7 +31,7 @@ def check() -> None:
         try:
             os.close(open_own(path, is_anew=False))
         except OSError as error:
-            raise ConfigError(KEYLOG, path, f"a file that can be written: {error.strerror}") from None
+            raise ConfigError(KEYLOG, path, f"cannot be written: {error.strerror}") from None
 
 
 @dataclass
@@ -50,12 +51,17 @@ class Keys:
                 for number, line in enumerate(file, 1):
                     found = LINE.fullmatch(line.strip())
                     if not found or found[1] not in Cipher.__members__:
-                        raise ConfigError("keys", f"{path}:{number}", "lines of a cipher, a queue pair and a secret")
+                        raise ConfigError(
+                            "keys",
+                            MISSING,
+                            "must be lines of a cipher, a queue pair and a secret",
+                            where=f"{path}:{number}",
+                        )
                     secrets = keys._known.setdefault(int(found[2], 16), [])
                     if (one := (Cipher[found[1]], bytes.fromhex(found[3]))) not in secrets:
                         secrets.append(one)
         except OSError as error:
-            raise ConfigError("keys", str(path), f"a file that can be read: {error.strerror}") from None
+            raise unreadable("keys", Path(path), error) from None
         return keys
 
     def packet(self, record: wire.Record, frame: wire.Frame) -> wire.Packet | None:

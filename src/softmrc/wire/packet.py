@@ -57,9 +57,9 @@ class Packet:
         if body is None:
             body = _build_body(op, given)
         elif given:
-            raise ConfigError("body", body, f"either a body or its fields, not both; {', '.join(given)} were given")
+            raise ConfigError("body", body, f"cannot be combined with its fields {', '.join(given)}")
         if not isinstance(body, body_type(op)):
-            raise ConfigError("body", body, f"a {body_type(op).__name__}, which is what {op.name} carries")
+            raise ConfigError("body", body, f"must be a {body_type(op).__name__}, which is what {op.name} carries")
         bth = Bth(op, **(_defaults(body) | in_bth))
         if isinstance(body, Write):
             _check_imm(op, body)
@@ -101,7 +101,7 @@ class Packet:
         body_names = {f.name for f in fields(self.body)}
         unknown = set(changes) - body_names - _BTH_FIELDS
         if unknown:
-            raise ConfigError("replace", ", ".join(sorted(unknown)), _allowed_fields(type(self.body)))
+            raise ConfigError("replace", ", ".join(sorted(unknown)), "no such field", _known_fields(type(self.body)))
         in_body = {name: value for name, value in changes.items() if name in body_names}
         if "payload" in in_body:
             in_body.setdefault("payload_size", 0)
@@ -147,8 +147,8 @@ class Packet:
         return self.describe()
 
 
-def _allowed_fields(kind: type[Body]) -> str:
-    return "one of " + ", ".join(sorted({f.name for f in fields(kind)} | _BTH_FIELDS))
+def _known_fields(kind: type[Body]) -> str:
+    return f"Its fields: {', '.join(sorted({f.name for f in fields(kind)} | _BTH_FIELDS))}."
 
 
 def _build_body(opcode: Opcode, given: dict[str, Any]) -> Body:
@@ -156,7 +156,7 @@ def _build_body(opcode: Opcode, given: dict[str, Any]) -> Body:
     unknown = set(given) - {f.name for f in fields(kind)}
     if unknown:
         name = sorted(unknown)[0]
-        raise ConfigError(name, given[name], f"{opcode.name} has no such field; {_allowed_fields(kind)}")
+        raise ConfigError(name, given[name], f"no such field of {opcode.name}", _known_fields(kind))
     return kind(**given)
 
 
@@ -175,6 +175,6 @@ def _check_imm(opcode: Opcode, body: Write) -> None:
     if body.trimmed:
         return
     if opcode.has_imm and body.imm is None:
-        raise ConfigError("Write.imm", None, f"0 to 4294967295, {opcode.name} carries an immediate")
+        raise ConfigError("Write.imm", None, f"must be 0 to 4294967295: {opcode.name} carries an immediate")
     if not opcode.has_imm and body.imm is not None:
-        raise ConfigError("Write.imm", body.imm, f"None, {opcode.name} carries no immediate")
+        raise ConfigError("Write.imm", body.imm, f"must be None: {opcode.name} carries no immediate")

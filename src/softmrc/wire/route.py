@@ -19,14 +19,14 @@ def as_address(name: str, value: AddressLike) -> Address:
     try:
         return ip_address(value)
     except ValueError:
-        raise ConfigError(name, value, "an IPv4 or IPv6 address") from None
+        raise ConfigError(name, value, "must be an IPv4 or IPv6 address") from None
 
 
 def as_ipv6(name: str, value: AddressLike) -> IPv6Address:
     """An IPv6 address, and no other."""
     address = as_address(name, value)
     if not isinstance(address, IPv6Address):
-        raise ConfigError(name, value, "an IPv6 address")
+        raise ConfigError(name, value, "must be an IPv6 address")
     return address
 
 
@@ -48,7 +48,9 @@ class Route:
         set_field(self, "source_port", as_integer("Route.source_port", source_port, 0, 0xFFFF))
         set_field(self, "destination_port", as_integer("Route.destination_port", destination_port, 0, 0xFFFF))
         if self.source.version != self.destination.version:
-            raise ConfigError("Route.source", str(source), f"an IPv{self.destination.version} address, as destination")
+            raise ConfigError(
+                "Route.source", str(source), f"must be an IPv{self.destination.version} address, as destination"
+            )
 
     @property
     def is_v4(self) -> bool:

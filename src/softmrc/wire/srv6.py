@@ -69,9 +69,9 @@ class Srh(Checked):
         super().__post_init__()
         segments = tuple(as_ipv6(f"Srh.segments[{i}]", s) for i, s in enumerate(self.segments))
         if not 1 <= len(segments) <= MAX_SEGMENTS:
-            raise ConfigError("Srh.segments", f"{len(segments)} entries", f"1 to {MAX_SEGMENTS} entries")
+            raise ConfigError("Srh.segments", f"{len(segments)} entries", f"must be 1 to {MAX_SEGMENTS} entries")
         if self.segments_left > len(segments):
-            raise ConfigError("Srh.segments_left", self.segments_left, f"0 to {len(segments)}")
+            raise ConfigError("Srh.segments_left", self.segments_left, f"must be 0 to {len(segments)}")
         object.__setattr__(self, "segments", segments)
 
     @classmethod

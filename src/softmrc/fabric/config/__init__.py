@@ -25,7 +25,7 @@ TARGETS = tuple(_TARGETS)
 
 def check_target(target: str) -> None:
     if target not in _TARGETS:
-        raise ConfigError("--target", target, "one of " + ", ".join(TARGETS))
+        raise ConfigError("target", target, "must be one of " + ", ".join(TARGETS))
 
 
 def files(description: Description, target: str) -> Iterator[tuple[str, str]]:
@@ -41,6 +41,7 @@ def write(
     description: Description, target: str, folder: Path, on_file: Callable[[int], None] = lambda count: None
 ) -> int:
     """Write all files; files of a node that is gone are not removed, since they may be the user's."""
+    check_target(target)
     count = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -43,8 +43,8 @@ class ListenAddress:
 
     def __post_init__(self) -> None:
         if not self.is_loopback and len(self.token) < 16:
-            allowed = "loopback, unless there is a token of at least 16 characters (SOFTMRC_TOKEN or --token-file)"
-            raise ConfigError("listen", self.host, allowed)
+            hint = "Set SOFTMRC_TOKEN or --token-file to a token of at least 16 characters."
+            raise ConfigError("listen", self.host, "must be a loopback address without a token", hint)
 
     @property
     def is_loopback(self) -> bool:
@@ -57,7 +57,7 @@ class ListenAddress:
     def parse(cls, text: str, token: str = "") -> ListenAddress:
         host, _, port = text.rpartition(":")
         if not host or not PORT.fullmatch(port) or int(port) > 65535:
-            raise ConfigError("listen", text, "ADDRESS:PORT, as 127.0.0.1:9464")
+            raise ConfigError("listen", text, "must be ADDRESS:PORT, as 127.0.0.1:9464")
         return cls(host.strip("[]"), int(port), token)
 
 

@@ -188,7 +188,9 @@ class DeviceClient:
     def events(self, types: Sequence[str] = (), most: int = 4096) -> EventBatch:
         """Events since this node was last asked; of these types only, if some are named."""
         for unknown in (one for one in types if one not in EVENT_TYPES):
-            raise ConfigError("type", unknown, ", ".join(EVENT_TYPES) + did_you_mean(unknown, EVENT_TYPES))
+            raise ConfigError(
+                "type", unknown, "must be one of " + ", ".join(EVENT_TYPES), did_you_mean(unknown, EVENT_TYPES)
+            )
         found = self.ask("events", since=self._next, most=most)
         self._next = found.get("next")
         kept = [one for one in _rows(found, "events", self.name) if not types or one.get("type") in types]
@@ -228,7 +230,7 @@ class DeviceClient:
         profile: int | None = None, stop: bool = False,
     ) -> BatchResult:  # fmt: skip
         if (evs is None) == (plane is None):
-            raise ConfigError("evs", evs, "either a list of indices, or a plane")
+            raise ConfigError("evs", evs, "needs either a list of indices or a plane")
         listed = None if evs is None else list(evs)
         done, failed = 0, tuple[BatchFailure, ...]()
         for part in _in_parts(listed):
@@ -326,4 +328,6 @@ def find_device(name: str | None = None) -> DeviceClient:
         if name is None or not there:
             raise UsageError(f"{which}: none is in {runtime_folder()}")
         raise UsageError(f"{which}; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}")
-    raise UsageError(f"there are several devices: say which of {', '.join(node.name for node in alive)}")
+    raise UsageError(
+        f"several devices are running: {', '.join(node.name for node in alive)}. Choose one with --device NAME"
+    )

@@ -31,9 +31,9 @@ def probe(
     """Ask a peer's node over these EVs (values, not indices) of a plane, and wait for the answers. The first that
     cannot be asked ends the batch. `dscp` is that of the probes; answers have the DSCP of control packets."""
     if not 1 <= len(evs) <= MAX_PROBES:
-        raise ConfigError("evs", len(evs), f"1 to {MAX_PROBES} in a batch")
+        raise ConfigError("evs", len(evs), f"must be 1 to {MAX_PROBES} in a batch")
     if not 0 < timeout_s <= 60:
-        raise ConfigError("timeout_s", timeout_s, "more than 0, and at most 60")
+        raise ConfigError("timeout_s", timeout_s, "must be more than 0, and at most 60")
     node.events()  # what happened before is no answer
     first = _FIRST_TOKEN | time.monotonic_ns() >> 12 & 0xFFFF << 12
     sent = int(node.ask("probe", peer=peer, plane=plane, evs=list(evs), token=first, dscp=dscp)["asked"])

@@ -45,7 +45,7 @@ class Components:
 
     def __init__(self, shape: Shape, lanes: int = 1) -> None:
         if not 1 <= lanes <= 64:
-            raise ConfigError("lanes", lanes, "1 to 64 ports of a leaf in one transceiver")
+            raise ConfigError("lanes", lanes, "must be 1 to 64 ports of a leaf in one transceiver")
         self.shape = shape
         self.lanes = lanes
         self._keys: list[tuple[ComponentKind, int]] = []
@@ -179,7 +179,10 @@ class Components:
             up, _ = self.shape.links_of(self.shape.parse_cable(name))
             return self.component(int(self.of_link[up, 1]))
         raise ConfigError(
-            "component", name, "a link, direction, port, transceiver, switch, host or plane of the fabric"
+            "component",
+            name,
+            "no such element of the fabric",
+            "Name a link, port, transceiver, switch, host or plane, as p0.leaf1-spine2 or p1.host3>leaf1.",
         )
 
     def hosts_hit(self, component: Component) -> np.ndarray:

@@ -156,7 +156,7 @@ def _is_of(guess: EcmpFinding, cell: EcmpSample) -> bool:
 def probe_all(node: control.DeviceClient, rounds: int, timeout_s: float = 1.0) -> list[EcmpSample]:
     """A device's probes to all of its peers, over every plane and source port, so many times each."""
     if not 1 <= rounds <= 100_000:
-        raise ConfigError("rounds", rounds, "1 to 100000")
+        raise ConfigError("rounds", rounds, "must be 1 to 100000")
     own = node.info()["planes"][0]["address"]
     ports = [tuple(sorted(set(plane["source_ports"]))) for plane in node.stats()["planes"]]
     peers = {qp["peer"]["number"]: qp["peer"]["planes"] for qp in node.queue_pairs(evs=False) if qp.get("peer")}
@@ -184,11 +184,12 @@ def save(path: Path, cells: Sequence[EcmpSample]) -> None:
 
 
 def load(path: Path) -> list[EcmpSample]:
+    text = read_text(path, "others")
     try:
-        rows = json.loads(read_text(path, "cells"))["cells"]
+        rows = json.loads(text)["cells"]
         return [_cell_of(row) for row in rows]
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise ConfigError("cells", str(path), "a file as `softmrc mapper ecmp --output` writes it") from None
+        raise ConfigError("others", str(path), "must be a file as `softmrc mapper ecmp --output` writes it") from None
 
 
 def _cell_of(row: Any) -> EcmpSample:

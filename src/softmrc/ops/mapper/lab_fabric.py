@@ -45,7 +45,9 @@ class LabFabric:
 
     def __init__(self, lab: Lab, port: int = 47910) -> None:
         if lab.description.addressing.plane_in != "block":
-            raise ConfigError("addressing.plane_in", lab.description.addressing.plane_in, '"block", to be mapped')
+            raise ConfigError(
+                "addressing.plane_in", lab.description.addressing.plane_in, 'must be "block", to be mapped'
+            )
         self.shape = lab.shape
         self.port = port
         self._plan = lab.plan

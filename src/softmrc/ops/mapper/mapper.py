@@ -71,11 +71,15 @@ class MapperSettings:
             ("focus_crossings", 0, 1_000_000),
         ):  # fmt: skip
             if not low <= getattr(self, name) <= high:
-                raise ConfigError(name, getattr(self, name), f"{low:g} to {high:g}")
+                raise ConfigError(name, getattr(self, name), f"must be {low:g} to {high:g}")
         if self.window_slots < self.step_slots:
-            raise ConfigError("window_slots", self.window_slots, f"at least the {self.step_slots} slots of a step")
+            raise ConfigError(
+                "window_slots", self.window_slots, f"must be at least the {self.step_slots} slots of a step"
+            )
         if not 0 <= self.burst_bytes < self.train * self.large_bytes:
-            raise ConfigError("burst_bytes", self.burst_bytes, f"0 to less than a train, {self.train} large packets")
+            raise ConfigError(
+                "burst_bytes", self.burst_bytes, f"must be 0 to less than a train, {self.train} large packets"
+            )
 
 
 def denylist_of(fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denylist:
