@@ -67,7 +67,7 @@ def test_packets_that_leave_the_machine_unsealed_are_said_to_once(
     for _ in range(2):
         with ranks(2, device_config=DeviceConfig(seal=seal)):
             pass
-    assert [one.levelname for one in caplog.records if "unsealed" in one.message] == ["WARNING"] * count
+    assert [one.levelname for one in caplog.records if "not encrypted" in one.message] == ["WARNING"] * count
 
 
 def test_a_plain_queue_pair_goes_on_where_a_sealed_group_is_refused() -> None:  # spec: seal-agreed

@@ -66,6 +66,7 @@ def test_cancelling_takes_effect_though_what_was_waited_for_has_come(what: str) 
             if late:
                 task.cancel()
                 return turn + 1
+            assert task.cancelled() or task.exception() is None, task
         return 0
 
     with connected(lanes=1) as (a, b):
@@ -88,6 +89,7 @@ def test_a_timeout_around_recv_fires_under_a_steady_stream() -> None:
             if (await asyncio.wait([task], timeout=1))[1]:
                 task.cancel()
                 return turn + 1
+            task.result()
         return 0
 
     with connected(lanes=1) as (a, b):
@@ -108,6 +110,7 @@ def test_a_message_is_not_lost_with_the_task_that_was_to_have_it() -> None:
             await a.write_async(a.remote[0], 0, b"x", imm=turn)
             task.cancel()
             await asyncio.wait([task])
+            assert task.cancelled() or task.exception() is None, task
         while len(got) < 200:
             got.append((await asyncio.wait_for(b.recv_async(), LIMIT_S)).imm)
         return got

@@ -1,4 +1,4 @@
-"""How ranks find each other: each says through a store where it is, and reads the list of what all said.
+"""How ranks find each other: each publishes in a store how it is reached, and reads the list of all records.
 
 Nobody is connected to but the next rank, to see whether planes work. Everybody keeps numbers for queue pairs and keys
 to rings, and says which; with what all have in common both ends of a connection can work out the rest when one of them
@@ -53,9 +53,9 @@ from softmrc.errors import ConfigError
 
 log = logging.getLogger(__name__)
 SEEN_EVERY_S = 0.005
-UNREACHED = "another is where it said to be, or only one of its other connections and this group is encrypted"
+UNREACHED = "another process has its address, or only one of its other connections and this group is encrypted"
 SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
-SPOKEN_TO = "somebody of an earlier run spoke to this rank while it joined; join again"
+SPOKEN_TO = "a rank of an earlier run sent to this rank while it joined; join again"
 Found = dict[int, tuple[Offer, list[ChannelInfo]]]  # by rank, how the others are reached
 
 
@@ -69,10 +69,10 @@ class PeerQueuePairs:
 
 @functools.lru_cache(1)
 def _say_unsealed() -> None:
-    """Once: a store lets ranks meet anywhere without a secret, where a connection would not be made."""
+    """Once: without a secret ranks may meet anywhere, where `connect` would refuse to."""
     log.warning(
-        "packets between ranks go unsealed over planes that leave the machine: who is there can read and forge them; "
-        "%s, the same for all ranks, seals them, and seal = 'off' says that it is meant so", SECRET,
+        "packets between ranks are not encrypted on planes that leave the machine: others can read and forge them;"
+        " set %s alike for all ranks to encrypt them, or seal = 'off' to keep it so without this warning", SECRET,
     )  # fmt: skip
 
 
@@ -235,11 +235,11 @@ class GroupJoin:
         for pause_s in survey.pauses():
             time.sleep(pause_s)
         survey.note(f"rank {peer}")
-        told = self.rendezvous.exchange("sizes", str(survey.payload))
+        texts = self.rendezvous.exchange("sizes", str(survey.payload))
         try:
-            sizes = [whole(self.rendezvous.key("sizes", rank), int(text), 16) for rank, text in enumerate(told)]
+            sizes = [whole(self.rendezvous.key("sizes", rank), int(text), 16) for rank, text in enumerate(texts)]
         except (ValueError, ConfigError) as error:
-            raise CollectiveError(f"a rank told a size of packets that makes no sense: {error}") from None
+            raise CollectiveError(f"a rank published an invalid packet size: {error}") from None
         if (payload := max(min(sizes), SMALLEST_MTU)) >= self.mtu:
             return
         self.mtu = whole_payload(payload)
@@ -284,7 +284,7 @@ class GroupJoin:
         path_check.warn_of_silence(pair, node, f"rank {peer}")
 
     def tried(self, peer: int) -> str:
-        """What is to be said of a rank that stopped answering; empty of one that this rank has never been told of."""
+        """What an error says of a rank that stopped answering; empty for one whose record this rank has not read."""
         if peer not in self._places or self.device.is_closed:
             return ""
         planes = self._places[peer][0].planes
@@ -422,12 +422,12 @@ class GroupJoin:
     def _seal(self, peer: int, at: list[int], mine: list[ChannelInfo], its: list[ChannelInfo]) -> None:
         """Has the lanes know the keys of queue pairs to come, where packets are sealed: they are used up when one of
         the two first speaks, and what they were made of is forgotten before."""
-        told = self._shares[peer]
-        if self._share is None or told is None:
+        share = self._shares[peer]
+        if self._share is None or share is None:
             return
         salt, secret = f"softmrc group {self.rendezvous.key('record', 0)}".encode(), self._secret or b""
         for lane, place, here, there in zip(self.lanes, at, mine, its, strict=True):
             for use in range(2):
                 ours, theirs = here.qpn(peer, use), there.qpn(self.rank, use)
-                keys = self._share.keys(told, secret, salt, self.rank < peer, ours, theirs)
+                keys = self._share.keys(share, secret, salt, self.rank < peer, ours, theirs)
                 self.device.native.expect_seal(lane, place, ours, theirs, keys)

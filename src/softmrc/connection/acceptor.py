@@ -42,8 +42,8 @@ _acceptors: WeakRegistry[Acceptor] = WeakRegistry()
 
 @dataclass(frozen=True)
 class Refusals:
-    """How many clients were turned away, and why the last ones were, oldest first. Those that were told to come again
-    (the listener was busy) are counted too, and once more by themselves: honest ones did, as a rule."""
+    """How many clients were turned away, and why the last ones were, oldest first. Those that were
+    answered to try again (the listener was busy) are counted too, and once more by themselves."""
 
     count: int
     reasons: tuple[str, ...]
@@ -210,7 +210,7 @@ class Acceptor:
             time.sleep(PAUSE_S)
 
     def _poll(self) -> None:
-        """Once: strangers may come without end, and the listener be closed meanwhile. What follows from an answer is
+        """Once: clients may connect without end, and the listener be closed meanwhile. What follows from an answer is
         due at once."""
         try:
             events = self._native.poll()
@@ -239,8 +239,8 @@ class Acceptor:
             self._forget(number)
         except Exception as error:  # ours: it is no fault of the client's, nor a reason to receive nobody else
             is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in OUT_OF_DESCRIPTORS
-            told = SHORT if is_short else "something went wrong at this side"
-            self._native.refuse(number, f"could not be connected: {error}", told, is_short)
+            answer = SHORT if is_short else "something went wrong at this side"
+            self._native.refuse(number, f"could not be connected: {error}", answer, is_short)
             self._forget(number)
 
     def _identify(self, number: int, key: bytes) -> None:

@@ -96,7 +96,7 @@ class Connection:
             device.native, self.qp.qpn, self.qp.send_cq.number, self.qp.recv_cq.number
         )
         self._payload = 0  # bytes of a full packet
-        self._failure = ""  # what is to be said of the peer since a write has failed, once somebody has asked
+        self._failure = ""  # what errors say of the peer since a write has failed, once it was determined
         disown_in_child(self, "the connection")
         shutdown.track_connection(self)
         device.tell_when_closed(self)
@@ -237,7 +237,7 @@ class Connection:
             raise RemoteError(f"write {number} failed: peer {self.peer} {self._why_failed()}")
 
     def _why_failed(self, may_ask: bool = True) -> str:
-        """What is to be said of the peer since a write has failed; empty if none has."""
+        """What errors say of the peer since a write has failed; empty if none has."""
         failed_with = self._failed_with
         if not self._failure and failed_with is not None:
             words = self.why(failed_with, may_ask)

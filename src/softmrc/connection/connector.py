@@ -233,7 +233,7 @@ class Connector:
             left_s = self._until - time.monotonic()
             for pause_s in path_check.pauses([connection.qp], until=self._until):
                 if connection.has_lost_peer():
-                    return  # which whoever uses it is told
+                    return  # the caller learns of it when it uses the connection
                 await patience.pause(pause_s)
             _check_reached(connection, left_s)
             path_check.warn_of_links(connection.device)

@@ -65,7 +65,7 @@ class Listener:
 
     @property
     def refused(self) -> Refusals:
-        """Clients that were turned away: how many, the last reasons, and how many were told to come again."""
+        """Clients that were turned away: how many, the last reasons, and how many were answered to try again."""
         return self._acceptor.refused()
 
     def accept(self, timeout_s: float | None = None) -> Connection:
@@ -98,7 +98,7 @@ class Listener:
         return connection
 
     def close(self) -> None:
-        """Receive nobody any longer; whoever waits in `accept` is told. Accepted connections go on, unless the device
+        """Receive nobody any longer; `accept` raises. Accepted connections go on, unless the device
         was made by `listen`: then they end, and their peers notice at once."""
         if self._is_closed:
             return

@@ -52,7 +52,7 @@ def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S, until: floa
 
 
 def never_reached(qp: QueuePair, peer: Peer) -> str:
-    """What is to be said of a peer that has answered on no plane; empty where it has, or nobody asked."""
+    """What an error says of a peer that has answered on no plane; empty where it has, or nobody asked."""
     if reached(qp) or not qp.device.config.prove_addresses:
         return ""
     planes = silent(qp)
@@ -88,7 +88,7 @@ def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
 
 
 def tried(device: Device, planes: Sequence[PeerPlane]) -> str:
-    """What is to be said of a peer that answers on no plane any longer: how long it was asked, and where. An error is
+    """What an error says of a peer that answers on no plane any longer: how long it was asked, and where. An error is
     cut off when it is long, so what can be done about it comes first."""
     rows = enumerate(zip(device.local_planes, planes, device.planes(), strict=True))
     over = [f"plane {plane} ({here} → {there.address})" for plane, (here, there, row) in rows if row["is_up"]]

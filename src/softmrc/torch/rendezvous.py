@@ -52,7 +52,7 @@ class Membership:
         self._has_left = False
 
     def _joined(self, rendezvous: StoreRendezvous) -> Group:
-        """With the planes that were asked for, or those for ranks of one host; if some are on others, with what
+        """With the planes that were configured, or those for ranks of one host; if some are on others, with what
         connects those."""
         if found := settings.likely(self._wanted, self._size):
             try:
@@ -60,7 +60,7 @@ class Membership:
             except NotLocal:
                 pass
             except Exception as error:
-                # A guess may be wrong, unless it was told that ranks are here, or all are.
+                # A guess may be wrong, unless planes are configured or all ranks are on this host.
                 is_no_guess = self._wanted.planes or rendezvous.records or isinstance(error, CollectiveError)
                 if is_no_guess or len(set(self._hosts(rendezvous))) == 1:
                     raise
