@@ -310,6 +310,17 @@ def test_counters_of_a_switch() -> None:
     assert _ports(ports) == (15, 27)
 
 
+def test_words_of_the_zoom() -> None:
+    """Plane 0 goes silent at 0 s, after half a second of training; plane 1 then carries twice as much."""
+    at = np.array([-0.5, 0.0, 0.1, 1.0])
+    delivered = np.array([[0.0, 0.0], [5e6, 5e6], [5e6, 7e6], [5e6, 25e6]])
+    given_too = np.array([[0.0, 0.0], [5e6, 5e6], [6e6, 7e6], [6e6, 25e6]])
+    words = report.zoom_words(Traffic(at, given_too, delivered), [0], 0.5, 1.0)
+    assert "The last data was sent into the silent plane 100 ms after" in words and "delivered 100 % of" in words
+    words = report.zoom_words(Traffic(at, delivered, delivered), [0, 0], 0.5, 1.0)
+    assert "No data was sent into the silent planes" in words
+
+
 # The choice of the network.
 
 

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -117,13 +118,12 @@ def _progress(jobs: Sequence[TrainingRun]) -> str:
 
 
 def _about_steps() -> str:
-    return f"Of rank 0: the median of {WINDOW} steps, and the area from their 5th to their 95th percentile."
+    return f"Of rank 0: the median of the last {WINDOW} steps, and the area from their 5th to their 95th percentile."
 
 
 def rolling(values: np.ndarray, share: float) -> np.ndarray:
-    """A percentile of the window around each value."""
-    half = WINDOW // 2
-    parts = [values[max(at - half, 0) : at + half + 1] for at in range(len(values))]
+    """A percentile of each value and those before it, as far as the window reaches."""
+    parts = [values[max(at + 1 - WINDOW, 0) : at + 1] for at in range(len(values))]
     return np.array([np.percentile(part, share) for part in parts])
 
 
@@ -160,36 +160,32 @@ def _folding(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _zooms(jobs: Sequence[TrainingRun]) -> list[str]:
-    """The first fault, closely; nothing where no counters were read."""
+    """The first fault, closely and at one scale; nothing where no counters were read."""
+    edges = np.arange(-BEFORE_S, ZOOM_S - BEFORE_S + BIN_S / 2, BIN_S)
+    at = (edges[1:] + edges[:-1]) / 2 * 1e3
+    near = [(run, run.traffic.since(run.bands[0][1])) for run in jobs if run.traffic is not None and run.bands]
+    top = max((float(traffic.rates_gbps(edges).max()) for _, traffic in near), default=0.0) * 1.06 or 1.0
     parts = []
-    for run in jobs:
-        if run.traffic is not None and run.bands:
-            fault, start, end = run.bands[0]
-            near = run.traffic.since(start)
-            body = at_both_widths(lambda width, near=near: _zoom(near, width))  # type: ignore[misc]
-            title = f"First fault, {fault.label}: {ZOOM_S * 1e3:.0f} ms of {run.transport}"
-            parts.append(section(title, zoom_words(near, fault.planes, end - start), body))
+    for run, traffic in near:
+        fault, start, end = run.bands[0]
+        series = [Series(f"plane {plane}", at, rate) for plane, rate in enumerate(traffic.rates_gbps(edges))]
+        draw = partial(plots.line_chart, series, "ms", "Gb/s", [Band(0.0, float(at[-1]), fault.kind)], y_max=top)
+        words = zoom_words(traffic, fault.planes, min(end - start, start - run.step_at_s[0]), end - start)
+        title = f"First fault, {fault.label}: {ZOOM_S * 1e3:.0f} ms of {run.transport}"
+        parts.append(section(title, words, at_both_widths(lambda width, draw=draw: draw(width=width))))  # type: ignore[misc]
     return parts
 
 
-def _zoom(near: Traffic, width: int) -> str:
-    edges = np.arange(-BEFORE_S, ZOOM_S - BEFORE_S + BIN_S / 2, BIN_S)
-    rates, at = near.rates_gbps(edges), (edges[1:] + edges[:-1]) / 2 * 1e3
-    series = [Series(f"plane {plane}", at, rate) for plane, rate in enumerate(rates)]
-    begun = [Band(0.0, float(at[-1]), "silent")]
-    return plots.line_chart(series, "ms", "Gb/s", begun, width=width)
-
-
-def zoom_words(near: Traffic, planes: Sequence[int], lasts_s: float) -> str:
-    """What the plot shows, in figures: the last byte, and who takes over."""
+def zoom_words(near: Traffic, planes: Sequence[int], before_s: float, lasts_s: float) -> str:
+    """What the plot shows, in figures: the last byte, and who takes over. `before_s`: training before it."""
     last = near.last_given_s(planes, 0.0, lasts_s, DATA_BYTES)
-    before, after = (near.rates_gbps(np.array(span)).sum() for span in ((-lasts_s, 0.0), (0.0, lasts_s)))
+    before, after = (near.rates_gbps(np.array(span)).sum() for span in ((-before_s, 0.0), (0.0, lasts_s)))
     words, silent = "Delivered by each plane. ", "the silent plane" if len(planes) == 1 else "the silent planes"
     if last is None:
         words += f"No data was sent into {silent}. "
     else:
         words += f"The last data was sent into {silent} {milliseconds(last)} after the fault began. "
-    share = f"{after / before:.0%}" if before else "none"
+    share = f"{100 * after / before:.0f} %" if before else "none"
     return f"{words}While the fault lasted, the other planes delivered {share} of what all did before it."
 
 
