@@ -18,7 +18,7 @@ from typing import Any
 
 from softmrc import sim
 from softmrc._support import resources
-from softmrc.sim.answer import Answer, answer
+from softmrc.sim.answer import FIGURES, Answer, VariantResult, answer, number
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "scenario-answers.md"
@@ -56,16 +56,40 @@ def ask(name: str) -> tuple[str, str, Answer]:
     return name, scenario.question, answer([sim.run_all(scenario, first + i) for i in range(SEEDS)])
 
 
+def row(one: VariantResult, own: VariantResult, unit: str) -> str:
+    """A variant: its mean and range over seeds, and how many times that of the scenario's own run it is."""
+    if not one.values:
+        return f"| {one.name} | does not finish: {one.why or 'no figure'} | | |"
+    low, high = min(one.values), max(one.values)
+    times = one.mean / own.mean if one is not own and own.values and own.mean else None
+    stuck = f" ({one.unfinished} of {one.unfinished + len(one.values)} do not finish)" if one.unfinished else ""
+    ratio = f"{times:.2f} ×" if times is not None else ""
+    return f"| {one.name}{stuck} | {number(one.mean)} {unit} | {number(low)} to {number(high)} | {ratio} |"
+
+
 def section(name: str, question: str, found: Answer) -> str:
-    return f"## {question}\n\n{found.text}\n\n    {command(name)}\n"
+    """A table of the variants, what the sentence says beyond it, and the command."""
+    own = found.found[0]
+    words = FIGURES[found.figure].words.rstrip(",")
+    more = "" if ". " not in found.text else found.text.split(". ", 1)[1]
+    lines = [
+        f"## {name}",
+        "",
+        question,
+        "",
+        f"| variant | {words} | {SEEDS} seeds | of the first |",
+        "|---|---|---|---|",
+    ]
+    lines += [row(one, own, found.unit) for one in found.found]
+    return "\n".join([*lines, *(["", more] if more else []), "", f"    {command(name)}", ""])
 
 
 HEAD = f"""# Scenario answers
 
-Every scenario that comes with SoftMRC asks a question; here are the answers, computed from runs of {SEEDS} seeds each.
+Every scenario that comes with SoftMRC asks a question. Here are the answers: means and ranges over {SEEDS} seeds.
 `make answers` writes this page.
 
-The command below an answer asks again; where it sets keys, the scenario was made smaller than it is shipped.
+The command below a table asks again. Where it sets keys, the scenario was made smaller than it is shipped.
 
 """
 
