@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer

@@ -85,13 +85,13 @@ Row = dict[str, Any]
 def targets(device: str | None, everything: bool) -> list[control.DeviceClient]:
     """The devices that a command disturbs, which must be named."""
     if device is not None and everything:
-        raise ConfigError("--all", device, "either --device or --all")
+        raise ConfigError("--all", MISSING, "cannot be combined with --device")
     if device is not None:
         return [control.find_device(device)]
     nodes = control.devices()
     if not everything:
         there = ", ".join(node.name for node in nodes) or "none is running"
-        raise ConfigError("--device", MISSING, f"-d NAME, or --all for every device; devices: {there}")
+        raise ConfigError("--device", MISSING, "is missing", f"Say -d NAME, or --all for every device: {there}.")
     if not nodes:
         raise UsageError("no device is running")
     return nodes
@@ -271,7 +271,9 @@ def _change(word: str, help_text: str) -> None:
         profile: Profile = None, fail_fast: FailFast = False, as_json: AsJson = False,
     ) -> None:  # fmt: skip
         if not ev and plane is None:
-            raise ConfigError("--ev", MISSING, f"say which EVs to {word}: --ev N, which is repeatable, or --plane N")
+            raise ConfigError(
+                "--ev", MISSING, f"is missing: which EVs to {word}", "Say --ev N, which you may repeat, or --plane N."
+            )
 
         def change(node: control.DeviceClient) -> Row:
             act = node.deny if word == "deny" else node.allow
@@ -339,7 +341,7 @@ def replace(
     new = int(value, 16 if "x" in value else 10) if is_number else value
 
     if device is None:
-        raise ConfigError("--device", MISSING, "-d NAME: the device of this queue pair or profile")
+        raise ConfigError("--device", MISSING, "is missing", "Say -d NAME: the device of this queue pair or profile.")
     with control.find_device(device) as node:
         if profile:
             node.replace(None, ev, new, profile=number, all_copies=all_copies)
@@ -413,9 +415,9 @@ def capture(
 
     Needs --device or --all; with --all each device has a file, whose name ends with the device's."""
     if file is None and not stop:
-        raise ConfigError("FILE", MISSING, "a file to capture into, or --stop")
+        raise ConfigError("FILE", MISSING, "is missing: a file to capture into, or --stop")
     if file is not None and stop:
-        raise ConfigError("--stop", str(file), "either a file to capture into, or --stop")
+        raise ConfigError("--stop", MISSING, f"cannot be combined with a file to capture into, {file}")
 
     def change(node: control.DeviceClient) -> Row:
         own = file and (file.with_stem(f"{file.stem}-{node.name}") if everything else file)

@@ -94,7 +94,9 @@ def check_steps(steps: int, faults: int) -> None:
     """Refuse a job that is over before every fault has had a step or two."""
     least = LEAST_STEPS * faults
     if 0 < steps < least:
-        raise ConfigError("steps", steps, f"at least {least}, so that each fault happens; 0 is the default")
+        raise ConfigError(
+            "steps", steps, f"must be at least {least}, so that each fault happens", "0 is the default length."
+        )
 
 
 def planes_or_loopback(console: Console, on_loopback: bool) -> Network:

@@ -83,7 +83,6 @@ def _watched_lab(name: str) -> Iterator[FabricWatch]:
 
 @contextmanager
 def _watched_file(fabric: Path, denylist: Path | None) -> Iterator[FabricWatch]:
-    from softmrc._support import resources
     from softmrc.fabric import load
     from softmrc.ops.agent.watch import DenylistSource, FabricWatch
 

@@ -41,7 +41,7 @@ def planes_of(text: str | None) -> list[str] | None:
         return None
     found = [part.strip() for part in text.split(",")]
     if not all(found):
-        raise ConfigError("--planes", text, "addresses or interfaces with commas between them, as eth0,eth1")
+        raise ConfigError("--planes", text, "must be addresses or interfaces with commas between them, as eth0,eth1")
     return found
 
 
@@ -52,5 +52,5 @@ def seconds_of(option: str, text: str, least: float = 0.0, most: float = 1e9) ->
     else:
         found = as_duration_ns(option, f"{text}s" if NUMBER.fullmatch(text) else text) / 1e9
     if not least <= found <= most:
-        raise ConfigError(option, text, f"from {least:g} s to {most:g} s")
+        raise ConfigError(option, text, f"must be {least:g} s to {most:g} s")
     return found

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from softmrc.cli.options import AsJsonLines, Planes, Secret, planes_of, print_json, seconds_of
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import a_number, terminal
+from softmrc.cli.terminal import terminal
 from softmrc.connection import Connection, Message, Refusals, RemoteRegion, connect, listen
 from softmrc.device import MemoryRegion
 from softmrc.engine import CompletionStatus

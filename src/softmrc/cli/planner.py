@@ -35,10 +35,10 @@ COUNT = re.compile(r"([0-9]{1,12})([kM]?)")
 
 
 def _gpus(text: str) -> int:
-    """131072, or 128k."""
+    """131072, 131k or 1M."""
     match = COUNT.fullmatch(text)
     if match is None:
-        raise ConfigError("--gpus", text, "a whole number of GPUs, as 8192, 8k or 1M")
+        raise ConfigError("--gpus", text, "must be a whole number of GPUs, as 8192, 8k or 1M")
     return int(match[1]) * {"": 1, "k": 1000, "M": 1_000_000}[match[2]]
 
 
@@ -46,7 +46,12 @@ def _spares(text: str) -> float:
     """A share of the GPUs. A plain 1 is refused: it would be as many spares as GPUs."""
     share = as_share("--spares", text)
     if share == 1 and "%" not in text:
-        raise ConfigError("--spares", text, "a share; 1% of the GPUs is 1% or 0.01, as many spares as GPUs 100%")
+        raise ConfigError(
+            "--spares",
+            text,
+            "must be a share below 1",
+            "Write 1% or 0.01 for one spare per 100 GPUs, 100% for as many spares as GPUs.",
+        )
     return share
 
 
