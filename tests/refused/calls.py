@@ -184,6 +184,8 @@ PLUGIN_CONNECTS = {call: errors for call, errors in PLUGIN_LISTENS.items() if ca
 # Calls that our libraries make and that no test refuses, and why that is right.
 NOT_REFUSED = {
     "chmod": "of a control socket in a folder that nobody else may enter",
+    "eventfd_read": "of an acceptor that another one woke: if it failed, it would be woken once more",
+    "eventfd_write": "to wake another acceptor, whose counter is far from full; else it would look at its next event",
     "shutdown": "fails where the connection is gone already",
     "close": "nothing depends on its answer, and what it is called with is gone in any case",
     "closedir": "as close",
