@@ -53,9 +53,8 @@ def checked_planes(planes: Iterable[PeerPlane]) -> tuple[PeerPlane, ...]:
     known = tuple(planes) if isinstance(planes, Iterable) else (planes,)
     for plane in known:
         instance("planes", plane, PeerPlane, "must be a list of PeerPlane, one for each plane")
-        instance(
-            "address", plane.address, ipaddress.IPv4Address | ipaddress.IPv6Address, "must be an ipaddress.ip_address"
-        )  # type: ignore[arg-type]
+        either = ipaddress.IPv4Address | ipaddress.IPv6Address
+        instance("address", plane.address, either, "must be an ipaddress.ip_address")  # type: ignore[arg-type]
         for field in ("source_ports", "paths"):
             instance(field, getattr(plane, field), tuple | list, "must be a tuple")  # type: ignore[arg-type]
         for path in plane.paths:
