@@ -245,7 +245,8 @@ def run(world: World, text: str, is_python: bool) -> None:
     if not text.startswith(ENDLESS):
         env = world.env()
         done = subprocess.run(words, cwd=world.folder, env=env, capture_output=True, text=True, timeout=LIMIT_S)
-        assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr, (
+        code = 3 if text.startswith("softmrc mapper sim") and "--break" in text else 0  # something is broken
+        assert done.returncode == code and "Traceback" not in done.stdout + done.stderr, (
             f"{text}\n{done.stdout}{done.stderr}"
         )
         return

@@ -73,7 +73,8 @@ COMMANDS = (
 app = typer.Typer(
     name="softmrc",
     cls=group_of(*COMMANDS),
-    help="MRC (Multipath Reliable Connection) in software.",
+    help="MRC (Multipath Reliable Connection) in software.\n\n"
+    "`softmrc COMMAND -h` shows an example. A DURATION is 100ms or 3s; a number without a unit is seconds.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": HELP_NAMES},

@@ -6,7 +6,7 @@ EXAMPLES = {
     "demo": "softmrc demo --engine",
     "info": "softmrc info",
     "examples": "softmrc examples ddp.py > ddp.py",
-    "nccl-plugin": "NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun train.py",
+    "nccl-plugin": "NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun nccl_ddp.py",
     "key new": "softmrc key new ~/.softmrc",
     "key show": "softmrc key show ~/.softmrc",
     "ping": "softmrc ping 10.0.0.2:7471 --count 20 --interval 50ms",
