@@ -364,7 +364,7 @@ def test_what_a_killed_process_left_is_passed_over_and_several_are_named(home: P
         control.find_device("77-0")
     with pytest.raises(UsageError, match=rf"no device is called 78; there are 77-0, {os.getpid()}-0"):
         control.find_device("78")
-    with a_device(home, device, "99-1"), pytest.raises(UsageError, match=rf"which of 99-1, {os.getpid()}-0"):
+    with a_device(home, device, "99-1"), pytest.raises(UsageError, match=rf"are running: 99-1, {os.getpid()}-0"):
         control.find_device()
 
 

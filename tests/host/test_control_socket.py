@@ -100,7 +100,7 @@ def test_queue_pairs_are_told_with_their_paths(two) -> None:
         (int(ev["value"]), int(ev["port"]), "good") for ev in evs
     ]
     assert "evs" not in client.ask("qps", qpn=qp.qpn, evs=False)["qps"][0]
-    assert "qpn is 77" in client.refused("qps", qpn=77)
+    assert "`qpn`: must be a queue pair of this device (got 77)" in client.refused("qps", qpn=77)
     idle = qp.device.create_qp(qp.device.create_cq(), qp.device.create_cq())
     assert client.ask("qps", qpn=idle.qpn)["qps"] == [{"qpn": idle.qpn, "lane": idle.qpn % 2, "state": "reset"}]
 
@@ -161,7 +161,7 @@ def test_paths_are_denied_and_allowed_as_far_as_they_can_be(two) -> None:
     states = {(ev["plane"], ev["state"]) for ev in client.ask("qps")["qps"][0]["evs"]}
     assert states == {(0, "good"), (1, "good"), (2, "denied")}
     write(qp, other)
-    assert "one of them" in client.refused("deny", qpn=qp.qpn)
+    assert "needs either evs or plane" in client.refused("deny", qpn=qp.qpn)
     assert "qpn is 5;" in client.refused("deny", qpn=5, evs=[0])
     assert "`plane`: must be 0 to 2 (got 3)" in client.refused("deny", plane=3)
 
@@ -200,7 +200,7 @@ def test_a_probe_is_sent_and_answered(two) -> None:
     [
         (b"nonsense", "no JSON"),
         (b"[]", "an object"),
-        (b"{}", "op is missing"),
+        (b"{}", "`op`: must be a text (got nothing)"),
         (b'{"op": 3}', "`op`: must be a text (got 3)"),
         (b'{"op": "sing"}', "`op`: must be one of info, stats, qps"),
         (b'{"op": "info", "plane": 1}', "`plane`: no such argument of info. It takes none."),

@@ -65,11 +65,14 @@ def test_mistakes_are_named(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[fabric]\nhosts = 8\n\nspnies = 4\n", "fabric.spnies`: unknown key .got 4"),
-        ("[fabric]\nhosts = 8\n[job]\n# note\nrestart_min = -1\n", "line 5: job.restart_min = -1"),
-        ("[fabric]\nhosts = 7\nhosts_per_leaf = 2\n", "line 2: fabric.hosts = 7"),
-        ("name = 'x'\n", "fabric is missing"),
-        ("[fabric]\nhosts = \n", "line 2"),
+        ("[fabric]\nhosts = 8\n\nspnies = 4\n", ":4: `fabric.spnies`: unknown key (got 4)"),
+        (
+            "[fabric]\nhosts = 8\n[job]\n# note\nrestart_min = -1\n",
+            ":5: `job.restart_min`: must be 0.01 to 100000 (got -1",
+        ),
+        ("[fabric]\nhosts = 7\nhosts_per_leaf = 2\n", ":2: `fabric.hosts`: must be a multiple"),
+        ("name = 'x'\n", "`fabric`: is missing"),
+        ("[fabric]\nhosts = \n", ":2:9: invalid TOML"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:

@@ -266,7 +266,7 @@ def design(
             raise ConfigError("oversubscription", float(o), "must be 1 with a single tier, which has no uplinks")
         if q.nics > radix:
             raise ConfigError(
-                "tiers", 1, f"must be more than 1: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}"
+                "tiers", 1, f"too few: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}"
             )
         return _price(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
@@ -414,7 +414,7 @@ def compare(
 
 def reason_of(error: ConfigError) -> str:
     """Why a design cannot be built."""
-    return error.problem if error.field == "tiers" else f"{error.field}: {error.problem}"
+    return error.problem if error.field in ("tiers", "planes") else f"{error.field}: {error.problem}"
 
 
 def fewest_tiers(question: DesignSpec, planes: int, oversubscription: Fraction) -> Design | None:
