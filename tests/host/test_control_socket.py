@@ -162,7 +162,7 @@ def test_paths_are_denied_and_allowed_as_far_as_they_can_be(two) -> None:
     assert states == {(0, "good"), (1, "good"), (2, "denied")}
     write(qp, other)
     assert "needs either evs or plane" in client.refused("deny", qpn=qp.qpn)
-    assert "qpn is 5;" in client.refused("deny", qpn=5, evs=[0])
+    assert "`qpn`: must be" in client.refused("deny", qpn=5, evs=[0])
     assert "`plane`: must be 0 to 2 (got 3)" in client.refused("deny", plane=3)
 
 
