@@ -265,9 +265,7 @@ def design(
         if o != 1:
             raise ConfigError("oversubscription", float(o), "must be 1 with a single tier, which has no uplinks")
         if q.nics > radix:
-            raise ConfigError(
-                "tiers", 1, f"too few: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}"
-            )
+            raise ConfigError("tiers", 1, f"too few: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}")
         return _price(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
     if down.denominator != 1:
