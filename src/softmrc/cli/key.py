@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 
 from softmrc.cli.options import AsJson, print_json
-from softmrc.config.environment import IDENTITY
 from softmrc.connection import identity
 
 key_app = typer.Typer(help="Create and show the keys that authenticate peers.", no_args_is_help=True)
 HELP = "Folder of the key and of the known_peers file."
 Folder = Annotated[Path, typer.Argument(help=HELP)]
-FolderInUse = Annotated[Path, typer.Argument(help=HELP, envvar=IDENTITY)]
+FolderInUse = Annotated[Path, typer.Argument(help=HELP, envvar="SOFTMRC_IDENTITY")]
 
 
 def _show(mine: identity.Identity, as_json: bool) -> None:
