@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from softmrc.cli import app
 
@@ -122,6 +123,11 @@ def test_the_index_of_design_notes_has_every_note() -> None:
 
 def test_design_notes_are_short() -> None:
     assert [note.name for note in NOTES if len(note.read_text().splitlines()) > 150] == []
+
+
+def test_the_drawing_of_the_lab_is_up_to_date() -> None:
+    done = CliRunner().invoke(app, ["fabric", "draw", str(ROOT / "examples" / "lab.toml"), "-o", "-"])
+    assert done.stdout.strip() == (ROOT / "docs" / "pictures" / "lab.svg").read_text().strip(), done.output[:200]
 
 
 def test_the_api_page_is_up_to_date() -> None:
