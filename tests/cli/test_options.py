@@ -255,3 +255,21 @@ def test_where_no_agent_can_listen_is_said(text: str, monkeypatch: pytest.Monkey
     for command in ("exporter", "dashboard"):
         error = softmrc_here(command, "--listen", text).error
         assert isinstance(error, ConfigError) and "ADDRESS:PORT" in str(error), repr(error)
+
+
+@pytest.mark.parametrize("arguments", [("ping", NOWHERE), ("perf", NOWHERE), ("top", "--load", NOWHERE)])
+def test_a_secret_of_the_environment_leaves_the_choice_to_connect(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which knows that SOFTMRC_IDENTITY goes before SOFTMRC_SECRET."""
+    given: list[Any] = []
+
+    def called(*_: Any, secret: Any, **settings: Any) -> None:
+        given.append(secret)
+        raise UsageError("seen")
+
+    monkeypatch.setenv("SOFTMRC_SECRET", "of the environment")
+    for module in ("ping", "perf", "top"):
+        monkeypatch.setattr(f"softmrc.cli.{module}.connect", called)
+    softmrc_here(*arguments)
+    assert given == [None]

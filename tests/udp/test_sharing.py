@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import tracemalloc
@@ -15,6 +16,7 @@ from loopback import LIMIT_S, drain, eventually, pair
 
 from softmrc.connection import Connection, connect, listen
 from softmrc.device import Device
+from softmrc.device.completion import Readiness
 from softmrc.errors import ConfigError, RemoteError, UsageError
 
 
@@ -312,3 +314,21 @@ def test_who_depends_on_a_device_is_listed_while_others_come_and_go() -> None:
         finally:
             is_over.set()
             thread.join()
+
+
+def test_a_task_that_finds_another_one_woken_lets_it_run() -> None:
+    """It would spin for ever where it polls again at once: the loop then runs nothing else."""
+
+    async def both() -> int:
+        ready, (ours, theirs) = Readiness(), os.pipe()
+        first = asyncio.create_task(ready.wait(ours))
+        await asyncio.sleep(0)
+        next(iter(ready._waited_for.values())).set()  # as the loop does when there is something to read
+        turns = 0
+        while not first.done() and turns < 1000:
+            await ready.wait(ours)
+            turns += 1
+        os.close(ours), os.close(theirs)
+        return turns
+
+    assert asyncio.run(both()) < 10

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from softmrc.cli.options import AsJsonLines, Planes, Secret, planes_of, print_json, seconds_of
-from softmrc.cli.ping import secret_from, split_address
+from softmrc.cli.ping import split_address
 from softmrc.cli.terminal import terminal
 from softmrc.connection import Connection, Message, Refusals, RemoteRegion, connect, listen
 from softmrc.device import MemoryRegion
@@ -207,7 +207,7 @@ def perf(
     Run `softmrc perf` on one node and `softmrc perf HOST:PORT` on the other."""
     console = terminal()
     seconds = seconds_of("--duration", duration, 0.05, 3600)
-    settings: dict[str, Any] = {"planes": planes_of(planes), "secret": secret_from(secret), "lanes": threads}
+    settings: dict[str, Any] = {"planes": planes_of(planes), "secret": secret or None, "lanes": threads}
     if not address:
         serve(host, port, once, console, **settings)
         return

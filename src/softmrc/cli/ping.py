@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
 import time
@@ -29,11 +28,6 @@ def split_address(text: str) -> tuple[str, int]:
     if not host or not PORT.fullmatch(port):
         raise ConfigError("address", text, "must be HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000")
     return ",".join(part.strip().strip("[]") for part in host.split(",")), int(port)
-
-
-def secret_from(given: str | None) -> str | None:
-    """The shared secret: the option, or SOFTMRC_SECRET; secrets on a command line are visible to others."""
-    return given or os.environ.get("SOFTMRC_SECRET")
 
 
 def probe_all(connection: Connection, count: int, interval_s: float) -> dict[tuple[int, int], list[float]]:
@@ -127,7 +121,7 @@ def ping(
     """Probe every path to a node: round trip, loss, path MTU."""
     host, port = split_address(address)
     pause_s = seconds_of("--interval", interval, 0.001, 3600)
-    with connect(host, port, planes=planes_of(planes), secret=secret_from(secret)) as connection:
+    with connect(host, port, planes=planes_of(planes), secret=secret or None) as connection:
         carried = [PlaneStatus.of(connection, number) for number in range(len(connection.device.local_planes))]
         answers = probe_all(connection, count, pause_s)
         states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}

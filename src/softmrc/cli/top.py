@@ -21,7 +21,7 @@ from softmrc._support.files import runtime_folder
 from softmrc.cli.marks import LEGENDS, MARKS
 from softmrc.cli.options import DeviceName, Planes, Secret, planes_of, seconds_of
 from softmrc.cli.perf import END, check_writes, memory_of, post
-from softmrc.cli.ping import secret_from, split_address
+from softmrc.cli.ping import split_address
 from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import connect
 from softmrc.engine import EvState
@@ -120,7 +120,7 @@ def changes(before: list[dict[str, Any]], now: list[dict[str, Any]], span_s: flo
 def load_on(address: str, planes: list[str] | None, loss: float, secret: str | None) -> Iterator[Work]:
     """Writes to a `softmrc perf`, eight at a time, by a device of this process."""
     host, port = split_address(address)
-    with connect(host, port, planes=planes, secret=secret_from(secret)) as connection:
+    with connect(host, port, planes=planes, secret=secret or None) as connection:
         if not connection.device.control:
             raise UsageError("top needs control sockets, and SOFTMRC_CONTROL=0 disables them")
         connection.device.set_faults(drop=loss)

@@ -157,7 +157,9 @@ class Readiness:
         loop = asyncio.get_running_loop()
         ready = self._waited_for.get(loop)
         if ready is not None:
-            if not (unless and unless()):
+            if ready.is_set():
+                await asyncio.sleep(0)  # lets the task run that it was set for
+            elif not (unless and unless()):
                 await ready.wait()
             return
         own = os.dup(fd)  # the loop knows it by a number that stays ours, though the descriptor may be closed meanwhile
