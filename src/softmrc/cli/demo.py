@@ -85,7 +85,7 @@ def demo(
     command = shlex.join(["softmrc", *sys.argv[1:]])
     write_text(output, report.page(runs, network, is_encrypted=sealed, command=command, load=load))
     console.print(Text.assemble("Plots and details: ", (str(output), "bold")))
-    console.print("Next: softmrc top (watch a job), softmrc ctl faults --help (break your own), docs/torch.md")
+    console.print("Next: softmrc top (watch a job), softmrc ctl faults --help (break your own), docs/guides/pytorch.md")
     if not outcomes(runs)[0].is_identical:
         raise typer.Exit(1)
 

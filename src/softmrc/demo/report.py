@@ -239,7 +239,7 @@ def _footer(runs: Sequence[TrainingRun], network: Network, is_encrypted: bool, c
     ]
     steps = (
         "Next: <code>softmrc top</code> watches a job, <code>softmrc ctl faults --help</code> shows how to break your "
-        'own, and <code>docs/torch.md</code> how to train with <code>init_process_group("mrc")</code>.'
+        'own, and <code>docs/guides/pytorch.md</code> how to train with <code>init_process_group("mrc")</code>.'
     )
     return "".join(f'<p class="note">{html.escape(fact)}</p>' for fact in facts) + f"<p>{steps}</p>"
 
