@@ -128,7 +128,7 @@ def test_a_send_or_receive_without_its_counterpart(kind: str) -> None:
             work = group.send(zeros(LARGE), 1, tag=5, timeout_s=0.3)
         else:
             work = group.recv(zeros(LARGE), -1 if kind == "any" else 1, tag=5, timeout_s=0.3)
-        who = "nobody" if kind == "any" else "rank 1 did not"
+        who = "no rank sent it" if kind == "any" else "rank 1 did not"
         with pytest.raises(CollectiveError, match=f"tag 5 of rank 0 did not end within 0.3 s: {who}"):
             work.wait()
 
