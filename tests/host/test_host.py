@@ -123,7 +123,7 @@ def test_what_would_be_right_is_said_with_its_unit(tmp_path: Path) -> None:
         ("[device]\nmtu = true", "device.mtu"),
         ("[device]\nicrc = 1", "device.icrc"),
         ("[device]\nwide = 1", "device.wide"),
-        ("[other]", "[other]"),
+        ("[other]", "`other`: unknown key"),
         ("[device]\n[device]", "twice"),
         ("planes = ['a'", ":1: invalid TOML"),
         ("\n\nplanes = ['a] ", ":3: invalid TOML"),
