@@ -246,7 +246,7 @@ def test_no_such_interface() -> None:
 def test_nobody_listens() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        with pytest.raises(RemoteError, match="does not answer"):
+        with pytest.raises(RemoteError, match="nothing listens on"):
             connect("127.0.0.1", sock.getsockname()[1])
 
 
@@ -277,7 +277,7 @@ def test_buffer_too_small() -> None:
         for offset, data in ((0, bytes(65)), (60, bytes(5))):
             with pytest.raises(ConfigError, match="64"):
                 a.write(a.remote[0], offset, data)
-        with pytest.raises(ConfigError, match="offset = -1"):
+        with pytest.raises(ConfigError, match=r"`offset`: .*got -1"):
             a.write(a.remote[0], -1, b"x")
         assert memory == bytes(64)
 
@@ -501,5 +501,5 @@ def test_a_listener_that_is_dropped_ends() -> None:
     assert len(threads()) == before + 1
     del listener
     assert eventually(lambda: len(threads()) == before)
-    with pytest.raises(RemoteError, match="does not answer"):
+    with pytest.raises(RemoteError, match="nothing listens on"):
         connect("127.0.0.1", port)
