@@ -104,7 +104,7 @@ MEANINGS = {
     "destination": "the receiving host",
     "messages": "messages of each flow",
     "fan_in": "number of senders, spread over the leaves",
-    "victim": "a flow beside the incast: `source`, `destination`, `message_bytes`, `messages`",
+    "victim": "a flow next to the incast: `source`, `destination`, `message_bytes`, `messages`",
     "order": "how ranks are numbered over the hosts",
     "window": "messages in flight for each sender",
     "collective": "the collective",

@@ -45,7 +45,7 @@ variable that begins with `SOFTMRC_` causes a warning. PyTorch backend and NCCL 
 
 AFTER_VARIABLES = """
 `SOFTMRC_FABRIC` and `SOFTMRC_HOST` belong together: set both or neither. `softmrc lab exec` sets them.
-Programs around SoftMRC have variables of their own: `NCCL_NET_PLUGIN` and `NCCL_NET` ([NCCL](../guides/nccl.md)),
+Programs around SoftMRC have their own variables: `NCCL_NET_PLUGIN` and `NCCL_NET` ([NCCL](../guides/nccl.md)),
 `TORCH_DISTRIBUTED_DEBUG` and `TORCH_FR_BUFFER_SIZE` ([PyTorch](../guides/pytorch.md#find-out-what-a-job-is-doing)).
 
 ## Configuration file

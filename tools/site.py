@@ -1,7 +1,7 @@
 """Builds the pages as a site, from README.md and docs/: python tools/site.py. A dangling link or anchor is an error.
 
 Pages link to each other as they lie in the repository. Links to sources and tests become plain words, since a site has
-no sources. Pictures are placed beside their pages.
+no sources. Pictures are placed next to their pages.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_our_own_captures_are_read_in_both_directions(tmp_path: Path) -> None:
     assert {"WRITE_LAST_IMM", "WRITE_ONLY_IMM"} <= set(" ".join(lines).split()), "what came, and what went"
 
 
-# Real processes: one that captures and one that sends, in a network namespace of their own.
+# Real processes: one that captures and one that sends, in a separate network namespace.
 @pytest.mark.process
 @needs.in_namespaces
 def test_an_interface_is_captured(tmp_path: Path) -> None:

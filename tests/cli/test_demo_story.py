@@ -215,7 +215,7 @@ def test_a_flapping_link() -> None:
 
 
 class Reporters:
-    """In the place of `DemoRanks`: says what ranks would, and fails where it is told to."""
+    """Replaces `DemoRanks`: reports what ranks would, and fails at a given step."""
 
     started: ClassVar[list[Reporters]] = []
     fails: ClassVar[tuple[str, int]] = ("", 0)  # a job, and the step before which one of its ranks fails

@@ -151,7 +151,7 @@ def blocks(page: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def commands_in(text: str) -> list[str]:
-    """Without what is said beside them."""
+    """Without their comments."""
     found = [
         re.split(r" {2,}| +#", shown[1])[0].removesuffix(" &")
         for line in text.splitlines()

@@ -43,7 +43,7 @@ def test_the_simulated_fabric_prints_the_page(tmp_path: Path) -> None:
 @needs.lab
 @needs.BPF
 def test_the_mapper_names_what_the_page_breaks(tmp_path: Path) -> None:
-    """With a lab of another name, so that it may run beside one that is up."""
+    """With a lab of another name, so that one that is up does not conflict."""
     name = f"cable{os.getpid()}"
     (tmp_path / f"{name}.toml").write_text((ROOT / "examples" / "lab.toml").read_text())
     try:

@@ -101,7 +101,7 @@ def test_every_picture_says_what_it_shows() -> None:
 
 
 def test_the_code_of_the_first_page_is_narrow() -> None:
-    """A site shows 72 columns beside its contents."""
+    """A site shows 72 columns next to its table of contents."""
     blocks = FENCED.findall((ROOT / "README.md").read_text())
     indented = re.findall(r"^    .*$", words(ROOT / "README.md"), re.MULTILINE)
     lines = [line for block in blocks for line in block.splitlines()] + indented

@@ -147,7 +147,7 @@ def test_a_connection_that_is_being_set_up_counts_as_one() -> None:
 
 
 def test_an_acceptor_is_woken_when_another_drops_its_client() -> None:
-    """Both are of one process, each with a thread of its own that sleeps until its descriptor is readable."""
+    """Both are of one process, each with a separate thread that sleeps until its descriptor is readable."""
     first, second = Listening(at_once=1), Listening(at_once=1)
     with closing(first, second), socket.create_connection(("127.0.0.1", first.port)):
         while not first.native.pending:
@@ -196,7 +196,7 @@ def test_a_crowd_that_is_faster_than_a_clients_answer_has_it_try_again() -> None
 
 
 def test_nobody_is_late_whose_bytes_were_not_read_in_time() -> None:
-    """More of them than are ready at a time, after a pause of whoever polls."""
+    """More of them than are ready at a time, after a pause of the polling thread."""
     listening = Listening(at_once=200, handshake_s=0.5)
     with closing(listening):
         callings = [Calling(listening) for _ in range(100)]

@@ -43,7 +43,7 @@ class Bootstrap(Protocol):
         """An honest one with these changes."""
 
     def is_left_as_it_was(self) -> bool:
-        """Nobody has been accepted, and nothing is left of those that were refused."""
+        """No client has been accepted, and nothing is left of those that were refused."""
 
     def starved(self) -> Any:
         """A context in which the listener's process can open no descriptor."""
@@ -175,7 +175,7 @@ class Plugin:
         return descriptors, threads, kib
 
     def is_left_as_it_was(self) -> bool:
-        """The process ends where somebody was accepted."""
+        """The process ends where a client was accepted."""
         return eventually(lambda: all(now <= then for now, then in zip(self.held()[:2], self._before, strict=False)))
 
     @contextmanager

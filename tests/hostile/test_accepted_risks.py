@@ -209,7 +209,7 @@ def test_who_takes_over_the_port_of_a_dead_process_is_answered_as_if_it_were_tha
                 found = []
                 with suppress(TimeoutError):
                     while True:
-                        with suppress(Refused):  # encrypted, for somebody with the keys
+                        with suppress(Refused):  # encrypted, for a holder of the keys
                             found.append(Packet.parse(sock.recv(1 << 16)[:-4]))
                 return [one for one in found if one.opcode is Opcode.ENDPOINT_RESPONSE]
 

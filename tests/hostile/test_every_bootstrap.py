@@ -89,7 +89,7 @@ NO_SESSION = "a store holds whole records: there is no sequence of frames"
 
 
 def authentic(rank: StoreRendezvous, text: str) -> bytes:
-    """With the MAC of somebody who knows the secret."""
+    """With the MAC of a peer that knows the secret."""
     key = rank.key("record", 1)
     return f"proof:{rank._mac(KNOWN, key, text)} {text}".encode()
 
@@ -252,7 +252,7 @@ def visit(end: Bootstrap, source: str = HOST) -> Iterator[socket.socket]:
 
 
 def words_in(said: bytes) -> list[str]:
-    """The refusals that anybody can read; all else is a hello, or encrypted for somebody who knows the secret."""
+    """The refusals that anybody can read; all else is a hello, or encrypted for a peer that knows the secret."""
     for one in (found := frames(said)):
         assert one[4:5] in b"HES", "an offer is in a session"
     return [one[6:].decode() for one in found if one[4] == REFUSAL]
@@ -459,9 +459,9 @@ def test_who_is_silent_or_sends_a_byte_at_a_time_is_dropped(end: Bootstrap) -> N
     assert end.is_left_as_it_was() and end.serves()
 
 
-@NOT_UNDER_SANITIZERS  # which open files of their own
+@NOT_UNDER_SANITIZERS  # which open files themselves
 def test_a_listener_that_can_open_no_descriptor(end: Bootstrap) -> None:
-    """It serves those who came meanwhile, or tells them to try again; and those who come later."""
+    """It serves those that came during that time, or tells them to try again; and those who come later."""
     with ExitStack() as clients:
         sockets = [clients.enter_context(socket.socket()) for _ in range(4)]
         with end.starved():

@@ -236,7 +236,7 @@ class MemoryStore:
             self._changed.notify_all()
 
     def _record(self, key: str) -> bytes:
-        """Of somebody who does not know the secret, or of a rank whose text makes no sense."""
+        """Of a peer that does not know the secret, or of a rank whose text makes no sense."""
         text = f"{StoreRendezvous.VERSION} 0123456789abcdef +{self._false}"
         secret = b"another" if self._false == "another secret" else str(SECRET).encode()
         writer = StoreRendezvous(None, "group", 1, 2, LIMIT_S, secret)

@@ -100,7 +100,7 @@ class Meeting:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handshake_that_nobody_disturbs(kind: str) -> None:
-    """Both make the same secret of it, another one each time, and nobody who hears it does."""
+    """Both make the same secret of it, another one each time, and no listener on the wire does."""
     made = set()
     for _ in range(3):
         meeting = Meeting(credentials(kind))
@@ -130,7 +130,7 @@ def test_bytes_may_come_in_any_pieces() -> None:
         assert len(listener.take_outgoing()) == len(whole.said[1][1])
 
 
-# Somebody in the middle.
+# An attacker on the path.
 
 
 @pytest.mark.parametrize("kind", AUTHENTICATED)
@@ -269,7 +269,7 @@ def test_what_an_end_has_said_comes_back_to_it(kind: str) -> None:
 
 
 def test_somebody_with_a_key_is_seen_as_who_it_is() -> None:
-    """Whoever is in the middle of two that authenticate by keys is seen as itself, or not at all."""
+    """An attacker between two that authenticate by keys is seen as itself, or not at all."""
     with_connector = Meeting(
         {CONNECTOR: Credentials.of_key(KEYS[CONNECTOR]), LISTENER: Credentials.of_key(KEYS["third"])}
     )

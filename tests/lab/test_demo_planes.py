@@ -33,7 +33,7 @@ def planes() -> Iterator[Planes]:
 
 
 def arrives(planes: Planes, source: str, rank: int, address: str, wait_s: float, size: int = 8000) -> bool:
-    """Whether a packet of rank 0 reaches another rank in time; it is sent again until then."""
+    """Whether a packet of rank 0 reaches another rank in time; it is retransmitted until then."""
     with planes._hosts[0].inside():
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with planes._hosts[rank].inside():

@@ -1,5 +1,5 @@
 """Who connects while the system refuses something does so all the same, or is told why not in a sentence. The listener
-serves whoever comes next, and nothing is lost at either end."""
+serves the next client, and nothing is lost at either end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 400  # calls of one kind
 
 
 def attempt(listener: Listener, device: Device) -> bool:
-    """Connect, and send something. False: it was told in words that it cannot."""
+    """Connect, and send something. False: it got an error message."""
     try:
         with (
             connect("127.0.0.1", listener.port, device=device, timeout_s=LIMIT_S) as peer,

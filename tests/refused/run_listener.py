@@ -1,4 +1,4 @@
-"""A listener receives whoever comes next, whatever is refused to its thread once, or for a second."""
+"""A listener accepts the next client, whatever is refused to its thread once, or for a second."""
 
 from __future__ import annotations
 

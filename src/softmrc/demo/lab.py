@@ -81,7 +81,7 @@ class LabFabric:
 
 
 def _give_gloo_a_path(lab: Lab, host: int, ranks: int) -> None:
-    """An address for TCP on an interface of its own, and routes to the others' by one path of one plane."""
+    """An address for TCP on a separate interface, and routes to the others' by one path of one plane."""
     plan = lab.plan
     own = plan.path_address(host, GLOO_PLANE, GLOO_PATH)
     lines = [

@@ -1,7 +1,7 @@
 """Four planes between four ranks on one machine: each rank and each plane's switch is a network namespace, each link a
 veth pair, each switch a kernel bridge. The kernel breaks them; TCP and MRC have the same links and the same faults.
 
-TCP gets what a host with several networks can give it: an address of its own, routed over all planes (ECMP by flow),
+TCP gets what a host with several networks can give it: a separate address, routed over all planes (ECMP by flow),
 and routes that follow at once when a link goes down at either end. A routing protocol would take longer.
 """
 
@@ -42,7 +42,7 @@ class Planes:
     steps = STEPS
     breaks_tcp = True
     tcp_text = (
-        "TCP has an address of its own on each rank, routed over all planes (ECMP by flow). Its routes leave out a "
+        "TCP has a separate address on each rank, routed over all planes (ECMP by flow). Its routes leave out a "
         "link that is down at either end, at once; a routing protocol would take longer."
     )
 

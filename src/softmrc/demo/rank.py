@@ -52,7 +52,7 @@ def listen(orders: queue.Queue[dict[str, Any] | None]) -> None:
 
 
 class NetworkSampler:
-    """Looks at planes and paths beside the training."""
+    """Observes planes and paths during the training."""
 
     def __init__(self) -> None:
         self._ending = threading.Event()
