@@ -121,6 +121,7 @@ def _refuse(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(text.rstrip())
         return
-    words = " ".join(text.split()).removesuffix(".")
+    words = " ".join(text.split())
+    words += "" if words.endswith((".", "?")) else "."
     path = error.ctx.command_path if error.ctx is not None else "softmrc"
-    print(f"softmrc: {on_terminal(words)}. See {path} --help", file=sys.stderr)
+    print(f"softmrc: {on_terminal(words)} See {path} --help", file=sys.stderr)

@@ -46,12 +46,7 @@ def _spares(text: str) -> float:
     """A share of the GPUs. A plain 1 is refused: it would be as many spares as GPUs."""
     share = as_share("--spares", text)
     if share == 1 and "%" not in text:
-        raise ConfigError(
-            "--spares",
-            text,
-            "must be a share below 1",
-            "Write 1% or 0.01 for one spare per 100 GPUs, 100% for as many spares as GPUs.",
-        )
+        raise ConfigError("--spares", text, "must be a share of the GPUs, as 1% or 0.01; 100% for as many as GPUs")
     return share
 
 
