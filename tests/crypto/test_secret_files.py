@@ -19,7 +19,7 @@ import parts
 from softmrc import _core
 from softmrc._core import Cipher
 from softmrc._support.files import open_own
-from softmrc.cli.agent import token_of
+from softmrc.cli.exporter import token_of
 from softmrc.connection import bootstrap
 from softmrc.device import Device
 from softmrc.errors import ConfigError, DeviceError

@@ -35,12 +35,12 @@ BYTES = {
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command says, which must be one line, and its exit status 1."""
+    """What the command says, which must be one line, and exit code 2: a file that is not allowed."""
     monkeypatch.setattr(sys, "argv", ["softmrc", *arguments])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     said = capsys.readouterr()
-    assert ended.value.code == 1 and not said.out, said
+    assert ended.value.code == (1 if arguments[0] == "dissect" else 2) and not said.out, said
     assert said.err.startswith("softmrc: ") and said.err.count("\n") == 1 and said.err[:-1].isprintable(), said.err
     return said.err
 

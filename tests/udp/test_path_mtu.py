@@ -94,7 +94,7 @@ def test_ping_and_ctl_show_it(capsys: pytest.CaptureFixture[str]) -> None:
         assert [one.is_narrow for one in carried] == [False, True]
         assert carried[1].path_mtu <= 1500 < carried[1].full
         with control.find_device(Path(near.device.control).stem) as node:
-            _planes(node, as_json=False)
+            _planes(node, as_json=False, is_stream=False)
             rows = node.stats()["planes"]
     assert [(row["interface"], row["path_mtu"] > 0) for row in rows] == [("lo", False), ("lo", True)]
     assert "lo" in (shown := capsys.readouterr().out) and "path 1,4" in shown
