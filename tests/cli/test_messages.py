@@ -40,74 +40,74 @@ FORMS = "key=first..last, key=first..last..step, or key=one,two,three"
 # The command line, the exit status, the message.
 ROWS = [
     # Files: missing, folders, of another kind, unreadable, with mistakes in them.
-    ("sim nosuch", 1, "`FILE`: no such file, and no built-in scenario (got 'nosuch'). Run `softmrc examples` to list the built-in ones."),
-    ("sim t1-rebot", 1, "`FILE`: no such file, and no built-in scenario (got 't1-rebot'). Did you mean t1-reboot?"),
-    ("sim empty/", 1, "`FILE`: must be a .toml file, and is a directory (got 'empty')"),
-    ("sim nottoml.toml", 1, "nottoml.toml:1:6: invalid TOML: expected '=' after a key in a key/value pair"),
-    ("sim open.toml", 1, "open.toml:1:14: invalid TOML: illegal character '\\n'"),
-    ("sim latin.toml", 1, "`FILE`: must be UTF-8 text (byte 12 is not) (got 'latin.toml')"),
-    ("sim badkey.toml", 1, f"badkey.toml:4: `workload.byte`: unknown key (got 5). Known keys: {KNOWN}."),
-    ("sim range.toml", 1, "range.toml:3: `fabric.planes`: must be at most 16 (got 17)"),
-    ("sim share.toml", 1, "share.toml:3: `fabric.nic_bps`: must be a rate with its unit, as 100G, 51.2T, 20M (got '400'). Did you mean 400G?"),
-    ("assess study", 1, "`FILE`: must be a fabric file, and is a study (got 'study'). Use `softmrc study` for it."),
-    ("assess sum.toml", 1, "sum.toml:3: `fabric.hosts`: must be a multiple of hosts_per_leaf = 4 (got 9)"),
-    ("assess unit.toml", 1, "unit.toml:6: `fabric.host_link_bps`: must be a rate with its unit, as 100G, 51.2T, 20M (got '100'). Did you mean 100G?"),
-    ("study study.toml", 1, "study.toml:2: `planes`: must stand in [vary], where it may be a list (got 4)"),
-    ("plan --prices prices.toml", 1, "prices.toml:2: `optic.cost_uds`: unknown key (got 3). Did you mean optic.cost_usd?"),
-    ("plan --prices nosuch", 1, "`--prices`: no such file (got 'nosuch')"),
-    ("plan --prices empty", 1, "`--prices`: must be a file, and is a directory (got 'empty')"),
+    ("sim nosuch", 2, "`SCENARIO`: no such file, and no built-in scenario (got 'nosuch'). Run `softmrc examples` to list the built-in ones."),
+    ("sim t1-rebot", 2, "`SCENARIO`: no such file, and no built-in scenario (got 't1-rebot'). Did you mean t1-reboot?"),
+    ("sim empty/", 2, "`SCENARIO`: must be a .toml file, and is a directory (got 'empty')"),
+    ("sim nottoml.toml", 2, "nottoml.toml:1:6: invalid TOML: expected '=' after a key in a key/value pair"),
+    ("sim open.toml", 2, "open.toml:1:14: invalid TOML: illegal character '\\n'"),
+    ("sim latin.toml", 2, "`SCENARIO`: must be UTF-8 text (byte 12 is not) (got 'latin.toml')"),
+    ("sim badkey.toml", 2, f"badkey.toml:4: `workload.byte`: unknown key (got 5). Known keys: {KNOWN}."),
+    ("sim range.toml", 2, "range.toml:3: `fabric.planes`: must be at most 16 (got 17)"),
+    ("sim share.toml", 2, "share.toml:3: `fabric.nic_bps`: must be a rate with its unit, as 100G, 51.2T, 20M (got '400'). Did you mean 400G?"),
+    ("assess study", 2, "`FILE`: must be a fabric file, and is a study (got 'study'). Use `softmrc study` for it."),
+    ("assess sum.toml", 2, "sum.toml:3: `fabric.hosts`: must be a multiple of hosts_per_leaf = 4 (got 9)"),
+    ("assess unit.toml", 2, "unit.toml:6: `fabric.host_link_bps`: must be a rate with its unit, as 100G, 51.2T, 20M (got '100'). Did you mean 100G?"),
+    ("study study.toml", 2, "study.toml:2: `planes`: must stand in [vary], where it may be a list (got 4)"),
+    ("plan --prices prices.toml", 2, "prices.toml:2: `optic.cost_uds`: unknown key (got 3). Did you mean optic.cost_usd?"),
+    ("plan --prices nosuch", 2, "`--prices`: no such file (got 'nosuch')"),
+    ("plan --prices empty", 2, "`--prices`: must be a file, and is a directory (got 'empty')"),
     ("dissect nosuch.pcapng", 1, "`nosuch.pcapng`: no such file or directory"),
-    ("dissect capture.bin --keys nosuch", 1, "`--keys`: no such file (got 'nosuch')"),
-    ("agent --token-file nosuch", 1, "`--token-file`: no such file (got 'nosuch')"),
-    ("mapper ecmp nosuch --rounds 0", 1, "`OTHERS`: no such file (got 'nosuch')"),
-    ("mapper ecmp saved.json --rounds 0", 1, "`OTHERS`: must be a file as `softmrc mapper ecmp --save` writes it (got 'saved.json')"),
+    ("dissect capture.bin --keys nosuch", 2, "`--keys`: no such file (got 'nosuch')"),
+    ("exporter --token-file nosuch", 2, "`--token-file`: no such file (got 'nosuch')"),
+    ("mapper ecmp nosuch --rounds 0", 2, "`FILE`: no such file (got 'nosuch')"),
+    ("mapper ecmp saved.json --rounds 0", 2, "`FILE`: must be a file as `softmrc mapper ecmp --output` writes it (got 'saved.json')"),
     ("fabric draw lab -o nosuch/x.svg", 1, "cannot write 'nosuch/x.svg': there is no folder '{cwd}/nosuch'"),
     # Keys and who may read them.
-    ("key show nokey", 1, "`identity`: has no key (got 'nokey'). Create one with `softmrc key new nokey`."),
-    ("key show loose", 1, "`identity`: must be a file that its owner alone can read: chmod 600 loose/key.pem (got 'loose/key.pem')"),
-    ("key new capture.bin", 1, "`FOLDER`: must be a folder, and is a file (got 'capture.bin')"),
-    ("agent --listen 0.0.0.0:9464", 1, "`--listen`: must be a loopback address without a token (got '0.0.0.0'). Set SOFTMRC_TOKEN or --token-file to a token of at least 16 characters."),
-    ("agent --listen 9464", 1, "`--listen`: must be ADDRESS:PORT, as 127.0.0.1:9464 (got '9464')"),
+    ("key show nokey", 2, "`identity`: has no key (got 'nokey'). Create one with `softmrc key new nokey`."),
+    ("key show loose", 2, "`identity`: must be a file that its owner alone can read: chmod 600 loose/key.pem (got 'loose/key.pem')"),
+    ("key new capture.bin", 2, "`FOLDER`: must be a folder, and is a file (got 'capture.bin')"),
+    ("exporter --listen 0.0.0.0:9464", 2, "`--listen`: must be a loopback address without a token (got '0.0.0.0'). Set SOFTMRC_TOKEN or --token-file to a token of at least 16 characters."),
+    ("exporter --listen 9464", 2, "`--listen`: must be ADDRESS:PORT, as 127.0.0.1:9464 (got '9464')"),
     # Units.
-    ("plan --nic 800", 1, "`--nic`: must be a rate with its unit, as 100G, 51.2T, 20M (got '800'). Did you mean 800G?"),
-    ("plan --switch fast", 1, "`--switch`: must be a rate with its unit, as 100G, 51.2T, 20M (got 'fast')"),
-    ("plan --spares 1", 1, "`--spares`: must have a unit, since 1 is 100% (got '1'). Write 1%, 0.01 or 100%."),
-    ("plan --spares 101%", 1, "`--spares`: must be a share from 0 to 1, as 1% or 0.01 (got '101%')"),
-    ("mapper sim lab --break p0.leaf0-spine0=loss:2", 1, "`--break`: must be a share from 0 to 1, as 1% or 0.01 (got '2')"),
+    ("plan --nic 800", 2, "`--nic`: must be a rate with its unit, as 100G, 51.2T, 20M (got '800'). Did you mean 800G?"),
+    ("plan --switch fast", 2, "`--switch`: must be a rate with its unit, as 100G, 51.2T, 20M (got 'fast')"),
+    ("plan --spares 1", 2, "`--spares`: must have a unit, since 1 is 100% (got '1'). Write 1%, 0.01 or 100%."),
+    ("plan --spares 101%", 2, "`--spares`: must be a share from 0 to 1, as 1% or 0.01 (got '101%')"),
+    ("mapper sim lab --break p0.leaf0-spine0=loss:2", 2, "`--break`: must be a share from 0 to 1, as 1% or 0.01 (got '2')"),
     # Ranges and numbers.
-    ("plan --gpus 1", 2, "`--gpus`: must be at least 2 (got '1')"),
-    ("plan --planes 1,x", 1, "`--planes`: must be whole numbers from 1 to 1,024 with commas between them, as 1,2,4,8 (got '1,x')"),
-    ("plan --oversubscription 0", 1, "`--oversubscription`: must be numbers up to 16,384 with commas between them, as 1,3 (got '0')"),
+    ("plan --gpus 1", 2, "`--gpus`: must be at least 2 (got 1)"),
+    ("plan --planes 1,x", 2, "`--planes`: must be whole numbers from 1 to 1,024 with commas between them, as 1,2,4,8 (got '1,x')"),
+    ("plan --oversubscription 0", 2, "`--oversubscription`: must be numbers up to 16,384 with commas between them, as 1,3 (got '0')"),
     ("sim t1-reboot --seeds two", 2, "`--seeds`: must be an integer (got 'two')"),
     ("ctl port 99 up", 2, "`PLANE`: must be at most 31 (got '99')"),
-    ("ctl port 0 sideways", 1, "`STATE`: must be up or down (got 'sideways')"),
+    ("ctl port 0 sideways", 2, "`up|down`: must be up or down (got 'sideways')"),
     ("ctl evs zz", 2, "`QPN`: must be a queue pair's number, 0 to 0xffffff (got 'zz')"),
-    ("sim t1-reboot --set fabric.planes=abc", 1, "{scenarios}/t1-reboot.toml: `fabric.planes`: must be an integer that divides 400G (got 'abc')"),
-    ("sim t1-reboot --set foo", 1, "`--set`: must be key=value, as fabric.planes=8 (got 'foo')"),
-    ("sweep t1-reboot --vary fabric.planes=8..1", 1, f"`--vary`: must be a range that goes up (got 'fabric.planes=8..1'). Write {FORMS}."),
-    ("fabric routes lab --from host0 --to host7 --ev 99", 1, "`--ev`: must be 0 to 15 between these hosts (got 99)"),
+    ("sim t1-reboot --set fabric.planes=abc", 2, "{scenarios}/t1-reboot.toml: `fabric.planes`: must be an integer that divides 400G (got 'abc')"),
+    ("sim t1-reboot --set foo", 2, "`--set`: must be key=value, as fabric.planes=8 (got 'foo')"),
+    ("sweep t1-reboot --vary fabric.planes=8..1", 2, f"`--vary`: must be a range that goes up (got 'fabric.planes=8..1'). Write {FORMS}."),
+    ("fabric routes lab --from host0 --to host7 --ev 99", 2, "`--ev`: must be 0 to 15 between these hosts (got 99)"),
     # Unknown names.
-    ("examples nosuch", 1, "`NAME`: no such scenario or example (got 'nosuch'). Run `softmrc examples` to list them."),
-    ("fabric config lab --target cisco", 1, "`--target`: must be one of linux, frr, sonic (got 'cisco')"),
-    ("fabric routes lab --from host0 --to host99", 1, "`--to`: no such node (got 'host99'). Names look like host0 or p0.leaf0; there are 4 planes with 8 × host, 4 × leaf, 4 × spine."),
-    ("mapper sim lab --break foo=dead", 1, "`--break`: no such element of the fabric (got 'foo'). Name a link, port, transceiver, switch, host or plane, as p0.leaf1-spine2 or p1.host3>leaf1."),
-    ("dash --fabric nosuch", 1, "`--fabric`: no such file, and no built-in fabric file (got 'nosuch'). Built in: lab, large."),
+    ("examples nosuch", 2, "`NAME`: no such scenario or example (got 'nosuch'). Run `softmrc examples` to list them."),
+    ("fabric config lab --target cisco", 2, "`--target`: must be one of linux, frr, sonic (got 'cisco')"),
+    ("fabric routes lab --from host0 --to host99", 2, "`--to`: no such node (got 'host99'). Names look like host0 or p0.leaf0; there are 4 planes with 8 × host, 4 × leaf, 4 × spine."),
+    ("mapper sim lab --break foo=dead", 2, "`--break`: no such element of the fabric (got 'foo'). Name a link, port, transceiver, switch, host or plane, as p0.leaf1-spine2 or p1.host3>leaf1."),
+    ("dashboard --fabric nosuch", 2, "`--fabric`: no such file, and no built-in fabric file (got 'nosuch'). Built in: lab, large."),
     # Options that go together, or do not.
-    ("dash --denylist saved.json", 1, "`--denylist`: needs --fabric. Draw a fabric with what is broken in it: --fabric FILE --denylist FILE."),
-    ("fabric routes lab p0.leaf0 --ev 3", 1, "`--ev`: cannot be combined with the switch p0.leaf0 (got 3)"),
-    ("fabric routes lab", 1, "`--from`: is missing. Name both hosts, as --from host0 --to host7, or a switch alone, as p0.leaf0."),
-    ("study study --keep x", 1, "`--keep`: works only with --confirm, whose simulations it keeps (got 'x')"),
-    ("top --plane 127.0.0.1", 1, "`--plane`: works only with --load HOST:PORT"),
-    ("plan --gpus 1024 --write x.toml", 1, "`--write`: cannot hold 4 designs (got 'x.toml'). Choose one with --planes, --tiers and --oversubscription: 1 × 2 (1:1), 2 × 2 (61:63), 4 × 2 (1:1), 8 × 2 (1:1)."),
+    ("dashboard --denylist saved.json", 2, "`--denylist`: needs --fabric. Draw a fabric with what is broken in it: --fabric FILE --denylist FILE."),
+    ("fabric routes lab p0.leaf0 --ev 3", 2, "`--ev`: cannot be combined with the switch p0.leaf0 (got 3)"),
+    ("fabric routes lab", 2, "`--from`: is missing. Name both hosts, as --from host0 --to host7, or a switch alone, as p0.leaf0."),
+    ("study study --keep x", 2, "`--keep`: works only with --confirm, whose simulations it keeps (got 'x')"),
+    ("top --planes 127.0.0.1", 2, "`--planes`: works only with --load HOST:PORT"),
+    ("plan --gpus 1024 --output x.toml", 2, "`--output`: cannot hold 4 designs (got 'x.toml'). Choose one with --planes, --tiers and --oversubscription: 1 × 2 (1:1), 2 × 2 (61:63), 4 × 2 (1:1), 8 × 2 (1:1)."),
     # The line itself.
-    ("sim", 2, "`FILE`: is missing. See `softmrc sim --help`."),
+    ("sim", 2, "`SCENARIO`: is missing. See `softmrc sim --help`."),
     ("simm nosuch", 2, "`simm`: no such command. Did you mean sim?"),
     ("ctl portx", 2, "`portx`: no such command. Did you mean port?"),
     ("plan --gpu 3", 2, "`--gpu`: no such option. Did you mean --gpus?"),
     ("plan --nonsense", 2, "`--nonsense`: no such option. See `softmrc plan --help`."),
     ("plan 3", 2, "`3`: unexpected argument. See `softmrc plan --help`."),
     ("plan --gpus", 2, "`--gpus`: needs a value"),
-    ("ping here", 1, "`ADDRESS`: must be HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000 (got 'here')"),
+    ("ping here", 2, "`HOST:PORT`: must be HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000 (got 'here')"),
     ("ping 127.0.0.1:1", 1, "nothing listens on 127.0.0.1 port 1 (connection refused). Start the other end first, for example `softmrc perf`."),
     ("ctl faults", 1, "no device of yours is running: none is in {cwd}/softmrc"),
 ]  # fmt: skip
@@ -181,7 +181,7 @@ def device(folder: Path) -> Iterator[str]:
 def test_a_device_says_which_fault_is_wrong(
     faults: str, message: str, device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, err = said(f"ctl faults {faults}", monkeypatch, capsys)
+    status, err = said(f"ctl faults --all {faults}", monkeypatch, capsys)
     assert status == 1 and re.fullmatch(rf"softmrc: device {device}-\d+ refuses faults: {re.escape(message)}\n", err), (
         err
     )
@@ -192,8 +192,8 @@ def test_with_several_devices_a_command_says_how_to_choose(
 ) -> None:
     with Device(["127.0.0.3"]):
         status, err = said("ctl faults drop=0.1", monkeypatch, capsys)
-    assert status == 1 and re.fullmatch(
-        rf"softmrc: several devices are running: {device}-\d+, {device}-\d+\. Choose one with --device NAME\n", err
+    assert status == 2 and re.fullmatch(
+        rf"softmrc: `--device`: is missing. Say -d NAME, or --all for every device: {device}-\d+, {device}-\d+\.\n", err
     ), err
 
 

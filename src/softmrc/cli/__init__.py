@@ -103,7 +103,7 @@ def main() -> None:
             stream.reconfigure(errors=PLAINER)  # names of files may be no text, and no marks in ASCII
     usage_error: Any = typer.BadParameter.__base__  # Click's, wherever Typer has Click from
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="softmrc", standalone_mode=False))
     except BrokenPipeError:  # `softmrc … | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)

@@ -80,6 +80,7 @@ MAX_NAMED = 4  # queue pairs in one line
 SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")]
 Row = dict[str, Any]
+NONE_RUNS = "no device of yours is running: none is in {}"
 
 
 def targets(device: str | None, everything: bool) -> list[control.DeviceClient]:
@@ -93,7 +94,7 @@ def targets(device: str | None, everything: bool) -> list[control.DeviceClient]:
         there = ", ".join(node.name for node in nodes) or "none is running"
         raise ConfigError("--device", MISSING, "is missing", f"Say -d NAME, or --all for every device: {there}.")
     if not nodes:
-        raise UsageError("no device is running")
+        raise UsageError(NONE_RUNS.format(control.runtime_folder()))
     return nodes
 
 
@@ -512,7 +513,7 @@ def push(
     wanted.links(description.fabric)
     nodes = control.devices()
     if not nodes:
-        raise UsageError("no device is running")
+        raise UsageError(NONE_RUNS.format(control.runtime_folder()))
     found = each(nodes, lambda node: asdict(control.push(node, wanted, plan)))
     print_devices(as_json, found, _pushed)
     if any(row["failed"] for row in found):
