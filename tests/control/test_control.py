@@ -79,9 +79,9 @@ def test_who_denies_the_last_path_is_told_so(device: Pretended) -> None:
 @pytest.mark.parametrize(
     "words, named",
     [
-        (["deny"], "--ev N, which is repeatable, or --plane N"),
+        (["deny"], "--ev N, which you may repeat, or --plane N"),
         (["deny", "--ev", "1"], "-d NAME, or --all"),
-        (["deny", "--ev", "1", "-d", "4711", "--all"], "either --device or --all"),
+        (["deny", "--ev", "1", "-d", "4711", "--all"], "cannot be combined with --device"),
         (["port", "0", "down"], "-d NAME, or --all"),
         (["replace", "0x22", "1", "49999"], "-d NAME"),
         (["faults", "drop=0.5"], "-d NAME, or --all"),

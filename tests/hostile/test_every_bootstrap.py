@@ -141,12 +141,13 @@ class Attack:
     as_listener: bool = True
 
 
+SAME_SECRET = "set the same secret (SOFTMRC_SECRET) on both sides, or a key (SOFTMRC_IDENTITY) on both"
 SAME_SOFTMRC = "install the same SoftMRC on both"
 ATTACKS = {
     "no secret": Attack(
         lambda end, first: hello(),
-        "uses neither a secret nor a key and this side a secret; give both the same",
-        "you use neither a secret nor a key and this side a secret; give both the same",
+        f"has set neither a secret nor a key, this side has set a secret: {SAME_SECRET}",
+        f"your side has set neither a secret nor a key, its side has set a secret: {SAME_SECRET}",
         Forged(lambda rank, _: record().encode(), "a record not proved with the secret; set SOFTMRC_SECRET alike"),
     ),
     "another secret": Attack(
@@ -160,8 +161,8 @@ ATTACKS = {
     ),
     "a key in place of the secret": Attack(
         lambda end, first: hello(OF_KEY, bytes(31) + b"\1"),
-        "uses a key of its own and this side a secret; give both the same",
-        "you use a key of its own and this side a secret; give both the same",
+        f"has set a key, this side has set a secret: {SAME_SECRET}",
+        f"your side has set a key, its side has set a secret: {SAME_SECRET}",
         "ranks have no keys of their own",
     ),
     "a message that proves nothing": Attack(
@@ -429,7 +430,7 @@ def test_a_crowd_keeps_nobody_out(end: Bootstrap, sources: int, says_hello: bool
             if number % 50 == 0:
                 time.sleep(0.01)
         assert end.serves()
-        assert eventually(lambda: "made room for others" in end.log())
+        assert eventually(lambda: "too many had not finished the handshake" in end.log())
     assert end.is_left_as_it_was() and end.serves()
 
 

@@ -259,7 +259,7 @@ class MemoryStore:
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Device]]:
     """Of two ranks; a record that does not count is refused at once."""
-    for name in ("UNPROVED_S", "OLDER_UNPROVED_S", "EXCUSE_S"):
+    for name in ("UNPROVED_S", "OLDER_UNPROVED_S", "LINGER_S"):
         monkeypatch.setattr(store_rendezvous, name, 0.0)
     if SECRET is not None:
         monkeypatch.setenv("SOFTMRC_SECRET", SECRET)

@@ -137,9 +137,12 @@ def test_a_key_at_one_end_and_a_secret_at_the_other(people: People, connector_ha
         mine, theirs = theirs, mine
     for other in ({}, theirs):
         with listen(memory=bytearray(64), **other) as listener:
-            with refusing(listener), pytest.raises(RemoteError, match=r"refused: you use .* give both the same"):
+            with (
+                refusing(listener),
+                pytest.raises(RemoteError, match=r"refused: your side has set .* set the same secret"),
+            ):
                 connect(HOST, listener.port, **mine)
-            assert "give both the same" in listener.refused.reasons[-1]
+            assert "set the same secret" in listener.refused.reasons[-1]
 
 
 # Files.

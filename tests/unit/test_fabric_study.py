@@ -193,7 +193,7 @@ def test_every_number_of_planes_has_its_row_and_every_reason_its_designs() -> No
     asked = studies.parse({"gpus": 8192, "vary": {"planes": [1, 2], "tiers": [2], "spare_share": 0}})
     points = studies.explore(asked, PRICES)
     assert planes_rows(points)[0][0] == "1 plane: none can be built, or is wanted" and planes_rows(points)[1][1]
-    assert any(line.startswith("1 out (1 × 2): not feasible: 2 tiers") for line in studies.outs(points))
+    assert any(line.startswith("1 out (1 × 2): not feasible: too few: 2 tiers") for line in studies.outs(points))
 
 
 def test_uplinks_are_those_of_the_fabric_that_is_built() -> None:

@@ -51,7 +51,7 @@ def demo(
     ),
     output: Path = typer.Option(Path("demo-report.html"), metavar="FILE", help="Write the report to FILE."),
 ) -> None:
-    """Train over TCP and over MRC while the network breaks, and compare the two.
+    """Train over TCP and over MRC while the network breaks.
 
     A small transformer trains on 4 ranks, each in a network namespace, over 4 planes. Each job runs undisturbed, then
     while the kernel takes links down and silences planes: about 90 seconds on two cores. It needs torch, and root or
