@@ -1,4 +1,4 @@
-"""Writes a capture by hand: a message of three packets over two planes, one of them trimmed, and how that is mended.
+"""Writes a capture by hand: a message of three packets over two planes, one of them trimmed and retransmitted.
 
 python examples/write_capture.py capture.pcapng
 softmrc dissect capture.pcapng
