@@ -130,8 +130,8 @@ std::vector<Acceptor::Event> Acceptor::poll() {
   return std::exchange(events_, {});
 }
 
-// What somebody has sent may not have been looked at yet: no more than some are ready at a time. Others may be gone
-// after a look at one.
+// Data that a client has sent may be unread: only so many events are returned at a time. Handling one client may end
+// others.
 void Acceptor::expire() {
   const auto now = Clock::now();
   std::uint64_t id = 0;
@@ -162,9 +162,9 @@ void Acceptor::admit(UniqueFd& listening) {
       throw HostError(std::string("cannot accept connections: ") + std::strerror(error));
     if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR || !udp::is_transient(error)) {
       if (error == EAGAIN || error == EWOULDBLOCK) short_since_ = never;
-      return;  // or the client has gone meanwhile
+      return;  // or the client has left by now
     }
-    // A client cannot be accepted: a handshake is dropped for it, or nobody is accepted for a moment.
+    // A client cannot be accepted: a handshake is dropped for it, or no client is accepted for a moment.
     if (short_since_ == never) short_since_ = Clock::now();
     if (!drop_oldest(false) && !drop_oldest(true)) pause_listening();
     return;
@@ -204,7 +204,7 @@ bool Acceptor::drop_oldest(bool is_authenticated) {
 // False: it is complete.
 bool Acceptor::drop(const Admission::Key& one) {
   Acceptor& owner = *one.acceptor;
-  if (&owner == this) {  // what it has sent meanwhile may bring it a step further
+  if (&owner == this) {  // what it has sent by now may bring it a step further
     const bool was_authenticated = admission().state(one).is_authenticated;
     attend(one.id);
     if (!pending_.contains(one.id) || admission().state(one).is_authenticated != was_authenticated) return true;
@@ -233,7 +233,7 @@ void Acceptor::attend(std::uint64_t id) {
     end(at, why, false);
   } catch (const PeerClosed& why) {
     end(at, HandshakeRefused(why.what()), true);
-  } catch (const std::exception& why) {  // ours: it is no fault of the client's, nor a reason to receive nobody else
+  } catch (const std::exception& why) {  // our failure, not the client's: other clients are still accepted
     end(at, short_of_means(why.what()), true);
   }
 }

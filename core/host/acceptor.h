@@ -2,8 +2,8 @@
 //
 // A client that is not authenticated costs a socket and a little memory, for a limited time. Of such clients there is a
 // limited number in a process, and from one address: the oldest is dropped when another comes, never the newest, so
-// clients that fall silent keep nobody out. Of those that are authenticated and not yet connected there are as many
-// again, and connections have a limit of their own.
+// silent clients keep no other client out. As many again may be authenticated and not yet connected. Connections have a
+// separate limit.
 #pragma once
 
 #include <chrono>
@@ -119,7 +119,7 @@ class Acceptor {
   // Counts one more: a client that could not be served for a reason of this side.
   void count_refusal(const std::string& why);
 
-  // Tells everybody whose handshake is under way, and receives nobody any longer.
+  // Refuses every pending handshake with a reason, and accepts no more clients.
   void close();
   // In a forked child, whose descriptors are copies: without a word to anybody.
   void close_after_fork();

@@ -27,7 +27,7 @@ AcceptorLimits limits_of(const DeviceSettings& settings);
 class Acceptor;
 
 // What clients are counted by: an IPv4 address, or an IPv6 network, of which one host has all addresses. A socket that
-// listens at "::" sees IPv4 clients in a network of their own.
+// listens at "::" sees all IPv4 clients in one separate network.
 std::string origin_of(const wire::Address& address);
 
 class Admission {
@@ -65,8 +65,8 @@ class Admission {
   // With this one, the newest, there are too many: the one to drop for it. Where all others are another acceptor's, or
   // complete, there is none, and one more is kept: else a crowd at one listener would keep others from the next.
   std::optional<Key> surplus(const Key& newest, const AcceptorLimits& limits) const;
-  // The one that has been at this step for longest. An authenticated one is known to the application of its own
-  // acceptor, which alone drops it.
+  // The one that has been at this step for longest. The application behind its acceptor knows an authenticated one, so
+  // only that acceptor drops it.
   std::optional<Key> oldest(const Acceptor* asking, bool is_authenticated) const;
   Counts counts() const;
 

@@ -10,7 +10,7 @@
 namespace softmrc::host {
 namespace {
 
-// Switches shorten a carrier on the way and nobody rewrites the UDP checksum; a socket writes no routing header.
+// Switches shorten a carrier in flight without rewriting the UDP checksum; a socket writes no routing header.
 proto::MaybeError check_carriers(proto::Endpoint& engine, std::uint32_t qpn, std::span<const udp::PeerPlane> planes) {
   const proto::QueuePair* const pair = engine.qp(qpn);
   if (!pair || !pair->ev_profile().is_wide()) return {};

@@ -30,7 +30,7 @@ struct NotReached : PeerClosed {
 class Connector {
  public:
   using Clock = std::chrono::steady_clock;
-  // Of each way before the next is tried beside it, so that one that is dead costs a moment.
+  // How long each path is tried alone before the next one starts in parallel, so that a dead path costs little time.
   static constexpr std::chrono::milliseconds head_start{100};
 
   // Throws HostError and DeviceError.

@@ -21,7 +21,7 @@ class FabricHost {
   std::vector<std::string> planes() const;
   // Where TCP reaches it.
   wire::Ipv6 host_address() const;
-  // How a device here is set where nobody says otherwise.
+  // The default settings of a device on this host.
   DeviceSettings settings() const;
   // A carrier for each path to the host that has this address in a plane. It leaves the checksum as it is. Throws
   // HostError.

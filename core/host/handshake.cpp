@@ -66,7 +66,7 @@ crypto::NoisePattern pattern_of(Credentials::Kind kind) {
   return kind == Credentials::Kind::secret ? crypto::NoisePattern::nn_psk0 : crypto::NoisePattern::xx;
 }
 
-// What goes with a message of a frame: whether another follows, so that nobody can cut a frame between the two.
+// Associated data of a message of a frame: whether another follows, so that a frame cannot be cut between the two.
 std::span<const std::uint8_t> place_of(std::span<const std::uint8_t> part, std::span<const std::uint8_t> left) {
   static constexpr std::uint8_t goes_on[]{1};
   return part.size() < left.size() ? std::span<const std::uint8_t>(goes_on) : std::span<const std::uint8_t>();

@@ -65,7 +65,7 @@ class Handshake {
     none,
     identified,  // the peer has proved what it authenticates itself by: `allow`, if its key is known
     offered,     // `content` is its offer: a listener answers with `offer`, a connector with `ready`
-    ready,       // to a listener: `mtu` gets through to it, 0 if nobody looked; it answers with `finish`
+    ready,       // to a listener: `mtu` gets through to it, 0 if untested; it answers with `finish`
     done
   };
 
@@ -103,8 +103,8 @@ class Handshake {
   std::uint32_t mtu() const { return mtu_; }
   // Where keys authenticate: the peer's.
   const crypto::Secret& peer_key() const { return peer_key_; }
-  // What both ends know and nobody else, once the peer is identified: keys of packets are derived from it. Empty
-  // without credentials.
+  // A secret that only the two ends know, once the peer is identified: packet keys are derived from it. Empty without
+  // credentials.
   const std::optional<crypto::Secret>& exporter() const { return exporter_; }
 
   // Once it is done. The last frame of this side, and that of the other side: empty without credentials.

@@ -50,15 +50,15 @@ Offer decode_offer(std::span<const std::uint8_t> bytes);
 // What of this side an offer has to fit.
 struct LocalEnd {
   std::vector<LocalPlane> planes;
-  std::vector<udp::PeerPlane> reached_at;  // its own addresses and ports: nobody connects to itself
+  std::vector<udp::PeerPlane> reached_at;  // its own addresses and ports: no device connects to itself
   bool icrc = true;
   bool is_encrypted = false;
 };
 // Throws HandshakeRefused, in the same words for both ends.
 void check_offer(const Offer& offer, const LocalEnd& own);
 
-// Whether packets to this address reach one host and nobody else: neither multicast, unspecified, reserved or
-// broadcast, nor an IPv4 address inside an IPv6 one.
+// Whether packets to this address reach exactly one host: it is not multicast, unspecified, reserved or broadcast, nor
+// an IPv4 address inside an IPv6 one.
 bool is_address_of_host(const wire::Address& address);
 
 }  // namespace softmrc::host

@@ -47,7 +47,7 @@ std::vector<std::string> discover_planes();
 std::uint32_t payload_mtu(const std::vector<LocalPlane>& planes, std::size_t overhead = wire::icrc_size);
 // The payload of full packets: what is wanted, or with 0 what fits every plane, up to a limit. Throws HostError.
 std::uint32_t choose_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wanted, std::uint32_t limit);
-// The same where packets are sealed, of which a plain one would have so much. Throws HostError.
+// The payload of an encrypted packet, where an unencrypted one has `plain` bytes. Throws HostError.
 std::uint32_t sealed_mtu(const std::vector<LocalPlane>& planes, std::uint32_t plain);
 
 }  // namespace softmrc::host

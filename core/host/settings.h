@@ -73,7 +73,7 @@ struct DeviceSettings {
         setting("port", &D::port, 0, 65'535,
                 "the UDP port of every plane; further lanes have those that follow; 0: any free one"),
         setting("lanes", &D::lanes, 0, 64,
-                "threads that move packets, each with sockets of its own; 0: by cores, or one where there is a port"),
+                "threads that move packets, each with its own sockets; 0: by cores, or one if `port` is set"),
         setting("sockets_per_plane", &D::sockets_per_plane, 1, 256,
                 "how many source ports, and so how many paths where the network hashes them"),
         setting("quantum", &D::quantum, 0, 64,
@@ -113,7 +113,7 @@ struct DeviceSettings {
         setting("sack_threshold_bytes", &D::sack_threshold_bytes, 1, 1 << 24,
                 "that arrive before a SACK is sent unsolicited"),
         setting("sack_gap_us", &D::sack_gap_us, 0, 1e6,
-                "between two that nobody asked for, unless four times as much has come"),
+                "between two unsolicited SACKs, unless four times as much has arrived"),
         setting("probe_interval_us", &D::probe_interval_us, 1, 6e7, "between probes of a withdrawn EV, at first"),
         setting("answers_per_s", &D::answers_per_s, 0, 10'000'000,
                 "to probes of all peers together, and a tenth of that to each besides; 0: any number"),
@@ -129,7 +129,7 @@ struct DeviceSettings {
                 "unfinished handshakes with peers that are not authenticated, and as many with others, in a process"),
         setting("max_pending_per_address", &D::max_pending_per_address, 1, 65'536, "likewise, with one address"),
         setting("max_connections", &D::max_connections, 1, 1u << 20,
-                "that a process has accepted and not closed; one more is told to try again"),
+                "that a process has accepted and not closed; one more is refused with \"try again\""),
         setting("max_connections_per_address", &D::max_connections_per_address, 1, 1u << 20,
                 "likewise, from one address"),
     };
@@ -163,7 +163,7 @@ proto::MaybeError read_control(const Environment& environment, bool& is_wanted);
 // Throws HostError.
 HostSettings read_settings(const Environment& environment = of_process);
 
-// Lanes where nobody says: one for every two processors that this process may use, shared with the ranks beside it.
+// Default number of lanes: one for every two processors that this process may use, shared with the host's other ranks.
 std::uint32_t lanes_here(const Environment& environment, std::uint32_t most);
 
 }  // namespace softmrc::host

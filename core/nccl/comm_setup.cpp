@@ -14,7 +14,7 @@ using host::HandshakeRefused;
 constexpr auto pause_between_tries = std::chrono::milliseconds(50);
 constexpr auto longest_lull = std::chrono::seconds(10);  // in a row: a connector may have tried its other addresses
 constexpr int most_rounds = 4;                           // of events, each time that a listener is polled
-constexpr auto dial_timeout = std::chrono::seconds(5);   // then all ways are tried anew
+constexpr auto dial_timeout = std::chrono::seconds(5);   // then all paths are tried again
 
 std::string seconds_text(std::chrono::steady_clock::duration lasted) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(lasted).count()) + " s";

@@ -40,7 +40,7 @@ class CommListener {
                std::chrono::milliseconds patience = connect_timeout);
   // The party of a connector that has come through, if there is one; `log` gets the refusals. While
   // the system is short of something, connectors may retry; once that has lasted for longer than a
-  // connector waits, that it failed. Throws HostError, and DeviceError where nobody was accepted for as long.
+  // connector waits, that it failed. Throws HostError, and DeviceError where no client was accepted for as long.
   std::unique_ptr<Party> poll(const Log& log);
 
  private:

@@ -1,5 +1,5 @@
-// What the two ends of a connection send each other beside their queue pairs: where the other may write, and how that
-// is laid out, which has to be the same on both sides.
+// What the two ends of a connection exchange besides their queue pairs: where the other may write, and the layout of
+// that memory, which has to be the same on both sides.
 #pragma once
 
 #include "nccl/comm.h"

@@ -1,4 +1,4 @@
-// One end of a connection of NCCL, as far as whoever makes connections knows it.
+// One end of a connection of NCCL, as the code that makes connections sees it.
 #pragma once
 
 #include <cstdint>

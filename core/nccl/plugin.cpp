@@ -43,7 +43,7 @@ wire::Address from_v6(const wire::Ipv6& bytes) {
   return v4;
 }
 
-// Of the secret and the token: who knows one of them alone is nobody.
+// Made of the secret and the token: a peer must know both.
 host::Credentials credentials_of(const std::string& secret, const Token& token) {
   return host::Credentials::of_secret({reinterpret_cast<const std::uint8_t*>(secret.data()), secret.size()}, token);
 }
@@ -63,8 +63,9 @@ Plugin& Plugin::of_process() {
 Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
   pthread_atfork([] { of_process().before_fork(); }, [] { of_process().after_fork(false); },
                  [] { of_process().after_fork(true); });
-  // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement, sealed perhaps.
-  // Where the process has used the library before, that has its handler of exit() already, which comes after ours.
+  // Before version 11 NCCL does not call `finalize`. Peers may still want their last acknowledgement, perhaps
+  // encrypted. Where the process has used the library before, that has its handler of exit() already, which comes after
+  // ours.
   crypto::keep_until_the_end();
   std::atexit([] {
     Plugin& plugin = of_process();
@@ -98,7 +99,7 @@ void Plugin::after_fork(bool is_child) {
 
 void Plugin::check_process() const {
   if (pid_ != getpid())
-    throw host::HostError("this is a forked child: the device is its parent's, start the process anew");
+    throw host::HostError("this is a forked child and the device is its parent's; start a new process instead");
 }
 
 void Plugin::read_settings() {
@@ -135,7 +136,7 @@ void Plugin::read_settings() {
   logger_.info(log_init | log_net, host::counted(planes_.size(), "plane") + ": " + names + "; " +
                                        host::counted(lanes_, "lane") + "; " +
                                        (settings.secret.empty() ? "no secret" : "with a secret") +
-                                       (is_sealed ? ", packets are sealed" : "") +
+                                       (is_sealed ? ", packets are encrypted" : "") +
                                        (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 
@@ -215,7 +216,7 @@ ListenComm* Plugin::listen_now(Handle& handle) {
     const std::uint64_t bits = host::random_bits();
     std::memcpy(local.token.data() + i, &bits, 8);
   }
-  // Nobody is to come in by an address that no plane has.
+  // Accept no connection at an address that no plane has.
   std::vector<wire::Address> addresses;
   if (const std::optional<wire::Ipv6> reached_at = comm->device->tcp_address()) addresses.push_back(*reached_at);
   for (const host::LocalPlane& plane : node.planes())
@@ -285,8 +286,7 @@ std::unique_ptr<Party> Plugin::poll_connector(std::uint64_t number) {
 
 ReceiveComm* Plugin::accept(ListenComm& comm) {
   check_process();
-  // Whoever only accepts would not hear otherwise that its secret is another one. Clients that are refused may come by
-  // the thousand.
+  // A process that only accepts would not learn otherwise that its secret differs. Thousands of clients may be refused.
   const auto log = [this, &comm](const std::string& words) {
     const auto now = std::chrono::steady_clock::now();
     const bool is_first = now - comm.warned_at >= pause_between_warnings;

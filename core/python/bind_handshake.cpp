@@ -1,5 +1,5 @@
-// The handshake of connections as Python drives it: with a thread of its own for a listener, by a thread or an event
-// loop for a connector. Both wait for a descriptor and then poll; nothing here blocks.
+// The handshake of connections as Python drives it: a listener has its own thread; a connector uses a thread or an
+// event loop. Both wait for a descriptor and then poll; nothing here blocks.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -87,7 +87,7 @@ void bind_offer(nb::module_& m) {
     return rows;
   }, nb::sig("def regions(self) -> list[tuple[int, int, int]]"));
   m.def("is_address_of_host", [](const nb::bytes& raw) { return is_address_of_host(address_of(raw)); }, "address"_a,
-        "Whether packets to it reach one host and nobody else.");
+        "Whether packets to it reach exactly one host.");
 }
 
 nb::object exporter_of(const Handshake& handshake) {
