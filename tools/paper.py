@@ -104,8 +104,8 @@ def dip(r: Result) -> str:
     end = min(last, 0.9 * r.makespan_us) + 20 * r.bin_us
     bins = np.arange(first, min(end, 0.93 * r.makespan_us), r.bin_us)
     lowest = min(steady(r, at, at + r.bin_us) for at in bins)
-    before, meanwhile = steady(r, 100, first), steady(r, first, end)
-    then = f"{percent(meanwhile)} meanwhile, {percent(lowest)} at its lowest"
+    before, during = steady(r, 100, first), steady(r, first, end)
+    then = f"{percent(during)} during the fault, {percent(lowest)} at its lowest"
     return f"goodput {percent(before)} of the lines before, {then}"
 
 
@@ -255,7 +255,7 @@ NOTES = {
     "t1-reboot": (
         "One of 32 T1 switches is 3 % of a capacity that has nothing to spare, and goodput gives up little "
         "more. Every queue pair is hit, not a quarter, because each uses every T1 here. RoCE has not "
-        "recovered from its start when the switch fails, so its goodput rises meanwhile."
+        "recovered from its start when the switch fails, so its goodput rises during that time."
     ),
     "t0-down": "RoCE has a single plane: its hosts are cut off.",
     "nic-port-down": "RoCE has a single port: its host is cut off.",

@@ -1,7 +1,7 @@
 """Where the `softmrc` command begins.
 
 Ctrl-C while modules are imported kills the process without a message, as SIGINT does by default: while `softmrc.cli` is
-imported, and while `softmrc.cli.lazy` imports the command that was asked for. While the arguments are parsed, Ctrl-C
+imported, and while `softmrc.cli.lazy` imports the given command. While the arguments are parsed, Ctrl-C
 exits with 130, also without a message. What it means to a running command is that command's.
 """
 

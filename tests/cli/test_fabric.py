@@ -70,7 +70,7 @@ def test_a_full_disk_takes_only_the_page(tmp_path: Path, command: list[str]) -> 
 
 def test_a_plan_of_which_nothing_can_be_built_fails() -> None:
     done = CliRunner().invoke(app, ["plan", "--gpus", "999999999999"])
-    assert done.exit_code == 3 and "No design that was asked for can be built." in done.stdout
+    assert done.exit_code == 3 and "None of the requested designs can be built." in done.stdout
     assert CliRunner().invoke(app, ["plan", "--gpus", "999999999999", "--json"]).exit_code == 3
 
 

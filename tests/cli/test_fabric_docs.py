@@ -50,7 +50,7 @@ def run(command: str, **others: str) -> str:
         start = [sys.executable, *(["-m", "softmrc"] if program == "softmrc" else [])]
         words = [*start, *arguments]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, env=os.environ | env)
-    is_refused = done.stdout.rstrip().endswith("No design that was asked for can be built.")
+    is_refused = done.stdout.rstrip().endswith("None of the requested designs can be built.")
     assert (done.returncode, done.stderr) == (3 if is_refused else 0, "")
     return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
 

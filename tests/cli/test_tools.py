@@ -121,7 +121,7 @@ def test_a_mistake_is_one_line() -> None:
     for arguments, words in (
         (("ping", "nowhere"), "HOST:PORT"),
         (("ping", "127.0.0.1:1"), "nothing listens on 127.0.0.1 port 1"),
-        (("ping", "nosuchhost.invalid:7999"), "nobody knows the address of nosuchhost.invalid"),
+        (("ping", "nosuchhost.invalid:7999"), "cannot resolve nosuchhost.invalid"),
         (("perf", "--host", "0.0.0.0", "--port", "0"), "secret"),
         (("perf", "--planes", "nosuch0"), "no interface nosuch0"),
     ):

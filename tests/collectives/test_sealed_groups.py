@@ -144,7 +144,7 @@ def test_a_mismatch_is_said_on_both_sides() -> None:  # spec: seal-agreed
     for first, second in (("on", "off"), ("off", "on")):
         for error in outcomes([{"seal": first}, {"seal": second}]):
             assert isinstance(error, CollectiveError), error
-            assert "does not seal its packets" in str(error) and "set SOFTMRC_SECRET and `seal` alike" in str(error)
+            assert "does not encrypt its packets" in str(error) and "set SOFTMRC_SECRET and `seal` alike" in str(error)
 
 
 AWAY = ipaddress.ip_address("10.9.8.7")

@@ -360,7 +360,7 @@ def test_what_a_killed_process_left_is_passed_over_and_several_are_named(home: P
     stale.bind(str(home / "77-0.sock"))
     stale.close()
     assert [node.name for node in control.devices()] == [f"{os.getpid()}-0"]
-    with pytest.raises(UsageError, match="77-0 cannot be asked"):
+    with pytest.raises(UsageError, match="77-0 cannot be queried"):
         control.find_device("77-0")
     with pytest.raises(UsageError, match=rf"no device is called 78; there are 77-0, {os.getpid()}-0"):
         control.find_device("78")

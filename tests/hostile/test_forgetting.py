@@ -122,7 +122,7 @@ def test_a_peer_that_was_removed_is_not_mistaken_for_another() -> None:
             with pytest.raises(UsageError, match="port 9 was removed"):
                 call()
         qp.rtr(new, dest_qpn=3, first_psn=0)
-        with Device() as other, pytest.raises(UsageError, match="was removed from this device, or is none of its own"):
+        with Device() as other, pytest.raises(UsageError, match="was removed from this device, or belongs to another"):
             other.probe(new, 0, 0, 1)
 
 

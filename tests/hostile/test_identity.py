@@ -154,8 +154,8 @@ def test_a_key_at_one_end_and_a_secret_at_the_other(people: People, connector_ha
         (KEY, 0o640, "its owner alone can read: chmod 600"),
         (KEY, 0o604, "its owner alone can read"),
         (KEY, 0o620, "its owner alone can read"),
-        (KNOWN, 0o660, "nobody else can write: chmod go-w"),
-        (KNOWN, 0o602, "nobody else can write"),
+        (KNOWN, 0o660, "only its owner can write: chmod go-w"),
+        (KNOWN, 0o602, "only its owner can write"),
     ],
 )
 def test_files_that_others_can_get_at(people: People, name: str, mode: int, words: str) -> None:

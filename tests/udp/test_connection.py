@@ -375,9 +375,9 @@ def test_too_many_immediates_for_the_receives_posted() -> None:
 
 def test_accept_asks_without_waiting() -> None:
     with listen() as listener:
-        with pytest.raises(TimeoutError, match="nobody has connected yet"):
+        with pytest.raises(TimeoutError, match="no peer has connected yet"):
             listener.accept(0)
-        with pytest.raises(TimeoutError, match=r"nobody connected within 0\.01 s"):
+        with pytest.raises(TimeoutError, match=r"no peer connected within 0\.01 s"):
             listener.accept(0.01)
         with connect("127.0.0.1", listener.port):
             found: list[Connection] = []

@@ -254,7 +254,7 @@ def test_sealed_packets_say_so_and_show_their_headers(tmp_path: File) -> None:  
     assert len(rows) == len(frames) and any(Frame.parse(frame, udp_port=4793).trimmed for frame in frames)
     for row, frame in zip(rows, frames, strict=True):
         ours = Frame.parse(frame, udp_port=4793)
-        assert ours.sealed is not None and "sealed" in row["_ws.col.Info"]
+        assert ours.sealed is not None and "encrypted" in row["_ws.col.Info"]
         assert told("sealed", row["mrc.sealed"]) == told("version", row["mrc.version"]) == 1
         assert {name: told(name, row[f"mrc.seal.{name}"]) for name in SEAL} == ours.sealed._asdict()
         assert not any(row[f"mrc.{name}"] for name in ("icrc", "write.imm", "payload"))

@@ -90,8 +90,8 @@ OF_ALL = "others may open it, as any file of its file system"
 def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
     """A descriptor to write to, of a file that holds what other users are not to read, or to have put there: captures
     and keys. The file is made with mode 0600. One that is there must be this user's own regular file (or pipe), or a
-    character device, and no symbolic link. One that others may open is replaced if it begins anew, since another
-    process may have it open, and refused otherwise. `core/udp/private_file.h` is the same for C++."""
+    character device, and no symbolic link. With `is_anew` a file that others may open is replaced, since another
+    process may have it open; otherwise it is refused. `core/udp/private_file.h` is the same for C++."""
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC | (0 if is_anew else os.O_APPEND)
     flags |= 0 if is_pipe_fine else os.O_NONBLOCK
     if HANDED.fullmatch(path):

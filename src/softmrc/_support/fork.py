@@ -76,7 +76,7 @@ def _let_go() -> None:
 
 
 def _in_child() -> None:
-    _held.owners += [one for one in _living() if one not in _held.owners]  # made by others meanwhile
+    _held.owners += [one for one in _living() if one not in _held.owners]  # made by other threads since
     if _held.owners:
         _core.expect_leaks()
     for owner, what in _held.owners:

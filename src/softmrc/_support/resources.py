@@ -1,7 +1,7 @@
 """Files that commands take, of which some travel with the package and go by their names: `t1-reboot` for
 `scenarios/t1-reboot.toml`. In an installed package they lie inside it; in a clone at its root.
 
-There are three kinds, which are told apart by what only they have; one of another kind is refused with the command that
+There are three kinds, recognised by keys that only they have; a file of another kind is refused with the command that
 takes it.
 """
 
@@ -29,7 +29,7 @@ def folder(name: str) -> Path | None:
 
 
 def kind_of(file: Path) -> str | None:
-    """What a file is, as far as it can be told."""
+    """What kind a file is; None if that cannot be decided."""
     table = _read(file)
     return next((kind for kind, marks in MARKS.items() if any(mark in table for mark in marks)), None)
 

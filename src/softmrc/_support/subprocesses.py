@@ -24,7 +24,7 @@ _writing = threading.Lock()
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours in a process of its own."""
+    """The command that runs a module of ours in a separate process."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -84,7 +84,7 @@ class WorkerProcess:
         deliver(None)
 
     def send(self, **message: Any) -> None:
-        """One that has ended is told nothing; `receive` says that it has."""
+        """Does nothing if the process has ended; `receive` then raises."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.write(json.dumps(message) + "\n")
@@ -136,7 +136,7 @@ def close_workers(workers: Sequence[WorkerProcess]) -> None:
 
 
 def write_message(**message: Any) -> None:
-    """In a worker: to whoever started it."""
+    """In a worker: send a message to the process that started it."""
     with _writing:
         print(json.dumps(message), flush=True)
 

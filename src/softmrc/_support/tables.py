@@ -1,8 +1,8 @@
 """Tables of TOML files, read into dataclasses: scenarios, fabrics, prices, studies and settings of devices.
 
-What a key may hold is declared once, beside its default, with `setting`; a rate (`_bps`) or a share (`_share`) may be a
-text with its unit. Everything that does not fit is a ConfigError
-that names the file, the key, the problem and the value; for an unknown key it names the nearest one that exists.
+What a key may hold is declared once, together with its default, by `setting`; a rate (`_bps`) or a share (`_share`) may
+be a text with its unit. Everything that does not fit is a ConfigError that names the file, the key, the problem and the
+value; for an unknown key it names the nearest one that exists.
 """
 
 from __future__ import annotations

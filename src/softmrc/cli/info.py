@@ -74,7 +74,7 @@ def _buffers() -> Fact:
     wanted = DeviceConfig().buffer_bytes
     least = min(_sysctl("net.core.rmem_max"), _sysctl("net.core.wmem_max"))
     fix = f"{_sudo()}sysctl -w net.core.rmem_max={4 * wanted} net.core.wmem_max={4 * wanted}"
-    found = f"{least:,} bytes a socket, {wanted:,} are asked for"
+    found = f"{least:,} bytes a socket, {wanted:,} wanted"
     return Fact("socket buffers", found, least >= wanted, fix if least < wanted else "")
 
 

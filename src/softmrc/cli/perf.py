@@ -178,7 +178,7 @@ def bandwidth_gbps(connection: Connection, size: int, seconds: float, depth: int
 
 
 def together_gbps(connections: list[Connection], size: int, seconds: float) -> float:
-    """All of them at once, each with a thread of its own."""
+    """All of them at once, each in a separate thread."""
     with ThreadPoolExecutor(len(connections)) as threads:
         return sum(threads.map(lambda one: bandwidth_gbps(one, size, seconds), connections))
 

@@ -132,7 +132,7 @@ def _print_plan(question: plans.DesignSpec, found: list[plans.Design | plans.Imp
         console.print(f"{refused.name}: not feasible: {refused.reason}", style="yellow", highlight=False)
     for words in reports.spare_places(found) + reports.lane_notes(question, found):
         console.print(words, style="yellow", highlight=False)
-    note = reports.plan_note(book) if designs else "No design that was asked for can be built."
+    note = reports.plan_note(book) if designs else "None of the requested designs can be built."
     console.print(note, style="dim", highlight=False)
 
 

@@ -125,7 +125,7 @@ def answer(found: list[weighed.Cost]) -> str:
 
 
 def calm(found: list[weighed.Cost]) -> str:
-    """What all this is beside."""
+    """The baseline of every figure: the job without a fault."""
     took = {one.transport: one.calm_us for one in found}
     return "Without a fault the job takes " + ", ".join(f"{us:,.0f} µs with {t}" for t, us in took.items()) + "."
 
@@ -136,8 +136,8 @@ def note(seeds: int, gpu_hour_usd: float) -> str:
     job = f"{work['steps']} steps of {work['compute_us']:g} µs and an all-reduce of {work['bytes'] / 1e6:g} MB"
     return (
         f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seed{'s' * (seeds > 1)}, "
-        "beside the same transport without the fault. Time lost: of a fault that stays, the share of the time from "
-        "when it comes; of one that ends, once for all of it. Where some seeds lose and some do "
-        "not, the least … the most of them, and what it costs is unclear; none: no seed loses. Money: that share at "
+        "compared with the same transport without the fault. Time lost: of a fault that stays, the share of the time "
+        "from when it comes; of one that ends, once for all of it. Where some seeds lose and some do not, the "
+        "least … the most of them, and what it costs is unclear; none: no seed loses. Money: that share at "
         f"$ {gpu_hour_usd:g} a GPU-hour, for as long as the fault is there."
     )

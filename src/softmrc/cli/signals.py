@@ -19,8 +19,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` where SIGTERM finds the command. Once: another does not disturb what is being put away. Where
-    it finds a finalizer, Python reports what was raised and goes on: the signal is then sent again a moment later."""
+    """Raise `Terminated` at the first SIGTERM; another does not disturb the clean-up. If it interrupts a finalizer,
+    Python reports the exception and goes on: the signal is then raised again soon after."""
     main = threading.main_thread().ident or 0
     is_told = is_over = False
 

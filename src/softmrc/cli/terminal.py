@@ -28,7 +28,7 @@ FIGURE = re.compile(r"[-+0-9,.%—]*")
 
 
 class Terminal(Console):
-    """Text that is drawn has no commands to the terminal in it; rich keeps those in segments of their own."""
+    """Text that is drawn has no commands to the terminal in it; rich keeps those in separate segments."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for one in super().render(renderable, options):

@@ -1,4 +1,4 @@
-"""`softmrc top`: what running devices do, live. They are asked through their control sockets, and not disturbed.
+"""`softmrc top`: what running devices do, live. It queries their control sockets and does not disturb them.
 
 With `--load HOST:PORT` there is a load to look at: writes to a `softmrc perf` over every plane, from a device of this
 process.

@@ -1,6 +1,6 @@
 """Errors of the command line, in the one form that all errors have: "`--planes`: must be an integer (got 'x'). Hint".
 
-Click and Typer have messages of their own, which differ from one version to the next, and boxes around them. Options
+The messages of Click and Typer differ from one version to the next and have boxes around them. Options
 and arguments are named as they are typed. Imports no rich.
 """
 
@@ -94,7 +94,7 @@ def _given(error: Any, args: list[str]) -> object:
         values, _, _ = error.ctx.command.make_parser(error.ctx).parse_args(args=list(args))
         given = values.get(error.param.name, MISSING)
         return given[0] if isinstance(given, list) and len(given) == 1 else given
-    except Exception:  # as far as it can be told: the line is refused anyway
+    except Exception:  # the value cannot be shown: the line is refused anyway
         return MISSING
 
 

@@ -47,7 +47,7 @@ class Group:
         self.rank = meeting.rank
         self.size = meeting.size
         self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
-        self.timeout_s = timeout_s  # of operations that have none of their own
+        self.timeout_s = timeout_s  # of operations that are given none
         self._owns_device = owns_device
         self._meeting = meeting
         self._closed = True  # until it is open
@@ -78,8 +78,8 @@ class Group:
         """Meet the other ranks through `store`. Connections are made when two of them first speak to each other.
 
         Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with
-        the group. Large operations are spread over so many `lanes` of it, or fewer where another rank has fewer; where
-        nobody says how many, by the processors and the ranks of this host. `name` keeps groups apart that share a
+        the group. Large operations are spread over so many `lanes` of it, or fewer where another rank has fewer; the
+        default depends on the processors and ranks of this host. `name` keeps groups apart that share a
         store. A rank that does not come is named in a `CollectiveError`."""
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
@@ -149,7 +149,7 @@ class Group:
                 suppress_errors(Work(self, op).wait)
 
     def wait_native(self, native: Any, timeout_s: float) -> bool:
-        """Whether it ended in time. The calling thread drives the device meanwhile, without the GIL."""
+        """Whether it ended in time. The calling thread drives the device while it waits, without the GIL."""
         return self._native.wait(native, timeout_s)
 
     def all_reduce(

@@ -1,6 +1,5 @@
-"""What a rank may say of itself in the store. Whoever can write there (with a secret: and knows it) is trusted, but may
-be mistaken: entries of another version, of another group or another rank are refused in words, before anything is made
-of them."""
+"""What a rank may publish about itself in the store. A writer of the store (with a secret: that knows it) is trusted
+but may be mistaken. Entries of another version, group or rank are refused with a reason before they are used."""
 
 from __future__ import annotations
 
@@ -52,10 +51,8 @@ class RankInfo:
     cores: int  # that it shares with ranks of its host; 0: it says how many channels it has
     lanes: int  # the most channels it has; 0: it does not know yet
     is_guess: bool = False  # what it offers holds if all ranks are on one host
-    is_sure: bool = (
-        False  # whoever is on its host reaches it there: there is no cable, and nothing is broken on purpose
-    )
-    offer: Offer | None = None  # how it is reached; None: it says so when it knows where the others are
+    is_sure: bool = False  # ranks on its host reach it without a test: there is no cable, and no injected fault
+    offer: Offer | None = None  # how it is reached; None: published once it knows where the others are
 
     @classmethod
     def own(cls, cores: int, lanes: int, **more: Any) -> Self:
@@ -173,7 +170,7 @@ def is_final(greetings: Sequence[RankInfo]) -> bool:
 
 
 def are_sure(greetings: Sequence[RankInfo]) -> bool:
-    """Whether these ranks reach each other, so that nobody needs to look."""
+    """Whether these ranks certainly reach each other, so that no plane needs a test."""
     return are_together(greetings) and all(one.is_sure for one in greetings)
 
 

@@ -1,14 +1,15 @@
 """How ranks find each other: each publishes in a store how it is reached, and reads the list of all records.
 
-Nobody is connected to but the next rank, to see whether planes work. Everybody keeps numbers for queue pairs and keys
-to rings, and says which; with what all have in common both ends of a connection can work out the rest when one of them
-first speaks (`core/collectives/group_directory.h`). So a rank costs another an entry in a book until then.
+A rank connects to the next rank only, to test the planes. Every rank reserves queue pair numbers and ring keys and
+publishes them. Both ends of a connection compute the rest from common values when one of them first sends
+(`core/collectives/group_directory.h`). Until then a rank costs another one table entry.
 
-Without a secret whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is
-kept is drawn at random, and the rest follows from tokens that are, so that nobody else can guess them. With a secret
-(SOFTMRC_SECRET) each rank proves with it whatever it says, wherever the ranks are: who can only read or write the store
-cannot be one of them, nor have them take each other to be on one host. Where packets leave the machine they are then
-encrypted as well, unless `seal` is "off", and each rank says its share of the keys; a group that cannot does not form.
+Without a secret every process that can write to the store is trusted, as torch trusts its own: it hands out memory
+keys. Reserved values are drawn at random, and the rest follows from random tokens, so that outsiders cannot guess them.
+With a secret (SOFTMRC_SECRET) each rank authenticates every record, wherever the ranks are. A process that can only
+read or write the store cannot become a rank, nor make ranks believe that they share a host. Packets that leave the
+machine are then encrypted as well, unless `seal` is "off". Each rank publishes its share of the keys; a group that
+cannot encrypt does not form.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _say_unsealed() -> None:
 def _in_words(key: str, value: Any) -> str:
     """What a rank has, or says to have, which may be anything."""
     if key == "sealed" and isinstance(value, bool):
-        return "seals its packets" if value else "does not seal its packets"
+        return "encrypts its packets" if value else "does not encrypt its packets"
     if key == "number of planes":
         return f"has {value} plane{'s' * (value != 1)}"
     return f"has {key} {reprlib.repr(value)}"
@@ -156,7 +157,7 @@ class GroupJoin:
         return native
 
     def _leaves_unsealed(self) -> bool:
-        """Whether packets pass a cable as they are, and nobody has said that they may."""
+        """Whether packets leave the machine unencrypted although no setting allows it."""
         return self._share is None and self.device.config.seal == "auto" and not self.device.stays_here
 
     def _make(self, port: Any) -> Any:
@@ -226,8 +227,8 @@ class GroupJoin:
         return info.to_wire(self.rank, self.size)
 
     def _agree_on_size(self, native: Any) -> None:
-        """All are ready and nobody has spoken yet. Each rank sees which packets get through to the next one; where full
-        ones do not, all make them smaller before anybody sends one."""
+        """All ranks are ready and none has sent data. Each rank finds which packet sizes get through to the next one;
+        where full packets do not, all ranks reduce the size before they send."""
         peer = (self.rank + 1) % self.size
         survey = MtuDiscovery(
             self.device, self.lanes[0], self._places[peer][0].planes, self.mtu, self._share is not None
@@ -266,8 +267,8 @@ class GroupJoin:
         )
 
     def _see_planes(self, native: Any) -> None:
-        """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
-        that every plane of everybody is seen and nobody waits for all."""
+        """All ranks have published their addresses: test whether they answer there, plane by plane. Each rank probes
+        the next one, so every plane of every rank is tested and no rank waits for all."""
         peer = (self.rank + 1) % self.size
         path_check.warn_of_links(self.device)
         if native.connect_now(0, peer, path_check.GRACE_S):
@@ -292,8 +293,8 @@ class GroupJoin:
         return survey.lost_now() or path_check.tried(self.device, planes)
 
     def wait_to_be_seen(self, native: Any) -> None:
-        """To the rank before this one, which may still be on its way to see whether it answers, whoever leaves at once
-        must not seem to have never been there."""
+        """The previous rank may not have tested yet whether this one answers: a rank that leaves at once must not look
+        as if it had never been there."""
         before = (self.rank - 1) % self.size
         while self.size > 1 and time.monotonic() < self._seen_until and not native.error and not native.pairs(before):
             time.sleep(SEEN_EVERY_S)
@@ -310,8 +311,8 @@ class GroupJoin:
         self._expected.clear()
 
     def _share_cores(self, ranks_here: int) -> None:
-        """Where ranks share cores, one that spins takes the time of another that it waits for; and where many have one
-        each, that of whoever else must run there. Two win by it."""
+        """Stop spinning where ranks share cores, as it takes time from the rank that is waited for, or where many ranks
+        leave no core to other processes. Two ranks gain from spinning."""
         cores = len(os.sched_getaffinity(0))
         if ranks_here * len(self.lanes) > cores or ranks_here >= max(cores, 3):
             self.device.set_spinning(self, is_wanted=False)
@@ -420,8 +421,8 @@ class GroupJoin:
         return at
 
     def _seal(self, peer: int, at: list[int], mine: list[ChannelInfo], its: list[ChannelInfo]) -> None:
-        """Has the lanes know the keys of queue pairs to come, where packets are sealed: they are used up when one of
-        the two first speaks, and what they were made of is forgotten before."""
+        """Give the lanes the keys of future queue pairs, where packets are encrypted. The keys are consumed when either
+        end first sends; their input is erased before."""
         share = self._shares[peer]
         if self._share is None or share is None:
             return

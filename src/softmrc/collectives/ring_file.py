@@ -89,7 +89,7 @@ class RingFile:
             with os.fdopen(descriptor, "r+b") as file:
                 os.posix_fallocate(descriptor, 0, SIZE)  # a full disk found later, by the mapping, is fatal
                 file.write(head)
-            os.link(unfinished, path)  # whoever sees the recording sees it whole; unlike a rename it replaces no other
+            os.link(unfinished, path)  # readers see it complete or not at all; unlike a rename it replaces no other
         finally:
             unfinished.unlink(missing_ok=True)
         self._rings = _rings(path, "r+")

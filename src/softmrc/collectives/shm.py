@@ -1,6 +1,6 @@
 """Which ranks pass bulk data through memory: those of one machine that can see each other's processes.
 
-SOFTMRC_SHARED_MEMORY=auto   unless all planes are loopback, where somebody wants to see the protocol at work
+SOFTMRC_SHARED_MEMORY=auto   unless all planes are loopback, which is used to test the protocol itself
 SOFTMRC_SHARED_MEMORY=on     there, too
 SOFTMRC_SHARED_MEMORY=off    never
 """
@@ -27,7 +27,7 @@ def is_wanted(device: Device) -> bool:
 
 
 def memory_of_this_process() -> str:
-    """The same for processes that may share memory, as far as can be told without trying; a container, a host of a lab
+    """The same for processes that may share memory, as far as is known without trying; a container, a host of a lab
     and another user have another."""
     try:
         spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]

@@ -38,7 +38,7 @@ class DirectoryStore:
         part.rename(self._file(key))
 
     def get(self, key: str) -> bytes:
-        """The value, as soon as somebody has set it."""
+        """The value, as soon as it is set."""
         self.wait([key])
         return self._file(key).read_bytes()
 
@@ -52,5 +52,5 @@ class DirectoryStore:
         for key in keys:
             while not self._file(key).exists():
                 if time.monotonic() > until:
-                    raise TimeoutError(f"nobody has set {key!r}")
+                    raise TimeoutError(f"{key!r} was not set in time")
                 time.sleep(LOOK_EVERY_S)

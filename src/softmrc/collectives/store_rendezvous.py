@@ -13,9 +13,9 @@ of today, and rank 0 reads nothing that does not answer its own nonce. No key is
 the next run while another rank has yet to read that all are ready in this one (docs/design/collectives.md).
 
 With a secret every record carries a MAC of its key (which names the group, the nonce and the rank), the size of the
-group, its scope, and the text. A record without a valid MAC counts as absent. Without the secret one can show a rank
-another nonce, also an old one with its valid list, and so keep the group from forming. The rank then publishes a
-record that nobody uses: a rank acts only on a list that contains the token which it has just drawn.
+group, its scope, and the text. A record without a valid MAC counts as absent. Without the secret an attacker can show
+a rank another nonce, also an old one with its valid list, and so keep the group from forming. The rank then publishes a
+record that no rank uses: a rank acts only on a list that contains the token which it has just drawn.
 
 The store is polled with `check`: torch prints a warning for each `wait` that expires.
 """

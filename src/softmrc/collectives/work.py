@@ -38,7 +38,7 @@ class Work:
         self._op = op
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until it is done. The waiting thread drives the device meanwhile, without the GIL.
+        """Until it is done. The calling thread drives the device while it waits, without the GIL.
 
         Raises `CollectiveError` if it failed, and `TimeoutError` if it is not done in time; it goes on then."""
         native = self._op.native

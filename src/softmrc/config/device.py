@@ -47,8 +47,8 @@ class EvProfile(settings.EvProfile):
 
     An entry is (EV, port). An EV is a 32-bit number, or up to 32 bytes which `fields` and `widths` expand (without
     fields they are the value itself); in the SRV6 format the value is an outer destination and the segment behind it,
-    and packets carry the number of the entry. GENERATED ones are drawn within the bounds of the fields, for each queue
-    pair anew.
+    and packets carry the number of the entry. GENERATED ones are drawn within the bounds of the fields, separately for
+    each queue pair.
     """
 
     widths: tuple[int, ...] = ()  # of the format's fields, in bits

@@ -38,8 +38,8 @@ VARIABLES = {
     "SOFTMRC_SHARED_MEMORY": "auto, on or off: ranks of one machine pass bulk data through memory",
     "SOFTMRC_RECORD": "1: remember what happened, for `softmrc explain`",
     "SOFTMRC_DENYLIST": "a file of paths that no queue pair takes",
-    "SOFTMRC_CONTROL": "0: devices have no socket by which they can be asked and told things",
-    "SOFTMRC_TOKEN": "what whoever asks an agent from another machine must show",
+    "SOFTMRC_CONTROL": "0: devices have no control socket",
+    "SOFTMRC_TOKEN": "the token that requests to an agent from another machine must carry",
     KEYLOG: "a file for the keys of encrypted connections, to decrypt captures with",
     fabric_host.FILE: "the file of the fabric whose host this is; with SOFTMRC_HOST",
     fabric_host.NUMBER: "which host of that fabric this is",
@@ -56,7 +56,7 @@ _said: set[str] = set()
 
 @dataclass(frozen=True)
 class EnvSettings:
-    """What was asked for; no planes means: find them."""
+    """What the environment sets; no planes means: detect them."""
 
     planes: tuple[str, ...] = ()
     device: DeviceConfig = field(default_factory=DeviceConfig)
@@ -119,7 +119,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def warn_of_unknown_variables(environment: Mapping[str, str] = os.environ) -> None:
-    """One warning for each, once in a process; and more on stderr where that was asked for."""
+    """One warning for each, once in a process; with SOFTMRC_DEBUG also debug messages on stderr."""
     if environment.get(DEBUG, "").lower() in YES:
         _talk()
     for words in unknown_variables(environment):

@@ -74,7 +74,7 @@ class Acceptor:
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[Connection] = deque()
         self._wakers: set[Callable[[], Any]] = set()
-        self._over = ""  # why nobody is received any longer
+        self._over = ""  # why no client is accepted any longer
         self._wake = -1
         self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
         # What was opened so far. A signal may leave the start of a thread that runs, or that is yet to: either it takes
@@ -148,7 +148,7 @@ class Acceptor:
             self._native.close()
 
     def end(self) -> None:
-        """Receive nobody any longer. The thread ends by itself."""
+        """Accept no more clients. The thread ends by itself."""
         self._end("the listener is closed")
         with self._lock:
             if self._wake >= 0:
@@ -202,7 +202,7 @@ class Acceptor:
             return []
 
     def _try(self, step: Callable[[], None]) -> None:
-        """What goes wrong with one client, or for a moment, is no reason to receive nobody else."""
+        """An error with one client, or a temporary one, must not stop the listener from accepting others."""
         try:
             step()
         except Exception as error:
@@ -210,8 +210,8 @@ class Acceptor:
             time.sleep(PAUSE_S)
 
     def _poll(self) -> None:
-        """Once: clients may connect without end, and the listener be closed meanwhile. What follows from an answer is
-        due at once."""
+        """Poll once only: clients may connect without end, and the listener may be closed at any time. After an answer
+        the next step is due at once."""
         try:
             events = self._native.poll()
         except DeviceError as error:
@@ -237,7 +237,7 @@ class Acceptor:
         except HandshakeError as refusal:
             self._native.refuse(number, str(refusal), refusal.message_to_peer, refusal.busy)
             self._forget(number)
-        except Exception as error:  # ours: it is no fault of the client's, nor a reason to receive nobody else
+        except Exception as error:  # our failure, not the client's: other clients are still accepted
             is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in OUT_OF_DESCRIPTORS
             answer = SHORT if is_short else "something went wrong at this side"
             self._native.refuse(number, f"could not be connected: {error}", answer, is_short)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SHORT = 8  # characters of a secret, below which it is as good as none against who records a handshake
 TO_AUTHENTICATE = f"a shared secret ({SECRET}) or a key ({IDENTITY})"
 Folder = str | os.PathLike[str]
-Knowledge = bytes | Identity | None  # a secret, or a key of its own; None: nothing
+Knowledge = bytes | Identity | None  # a secret, or this end's key; None: nothing
 
 
 def named(host: str) -> str:
@@ -54,7 +54,7 @@ def tcp_port(port: int, least: int) -> int:
 def _say_short() -> None:
     """Once. It stays allowed: on loopback it may be no more than a name."""
     log.warning(
-        "the shared secret has less than %d characters: whoever records one handshake can find it by trying; "
+        "the shared secret has less than %d characters: one recorded handshake is enough to find it by trying; "
         "`openssl rand -hex 16` makes one", SHORT,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def planes_before(host: str, device: Device | None, planes: Sequence[str] | None
 
 
 def _checked(device: Device) -> Device:
-    return instance("device", device, Device, "must be a Device, or None for one of its own")
+    return instance("device", device, Device, "must be a Device, or None to make one")
 
 
 def is_loopback(host: str) -> bool:

@@ -56,7 +56,7 @@ def _timeout(timeout_s: float | None) -> float:
 
 
 def _new_qp(device: Device, memory: OfferedMemory) -> QueuePair:
-    """With queues of its own, which are let go of if it comes to nothing."""
+    """With its own queues, which are destroyed if it cannot be made."""
     queues: list[CompletionQueue] = []
     try:
         for _ in range(2):
@@ -228,7 +228,7 @@ class Connection:
 
     @staticmethod
     def _poll(poll: Callable[[], bool], queue: CompletionQueue) -> None:
-        if poll():  # the queue's descriptor was readable, and is so for nobody else now
+        if poll():  # the queue's descriptor was readable, and no longer is for other waiters
             queue.wake()
 
     def _check_ended_well(self, number: int) -> None:
@@ -259,8 +259,8 @@ class Connection:
             await asyncio.to_thread(self._why_failed)
 
     def why(self, status: CompletionStatus, may_ask: bool = True) -> str:
-        """What is to be said of the peer when a write ends with this status. It may take a second, unless `may_ask` is
-        False: a peer that stopped answering is asked which packet sizes reach it."""
+        """The explanation for a write that ended with this status. It may take a second, unless `may_ask` is False: a
+        peer that stopped answering is probed for the packet sizes that reach it."""
         if status in ENDS_WITH_PEER and self.has_lost_peer():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
@@ -340,7 +340,7 @@ class Connection:
         self.device.check_open()
 
     def on_device_closed(self) -> None:
-        # The peer is told as by `close`. The device takes care of what was on its way.
+        # The peer is notified as by `close`. The device completes what was in flight.
         if self._channel is not None:
             self._channel.hang_up()
 

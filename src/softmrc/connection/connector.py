@@ -174,7 +174,7 @@ class Connector:
     def _unanswered(self, error: OSError) -> RemoteError:
         names = ", ".join(self._hosts)
         if isinstance(error, socket.gaierror):
-            return RemoteError(f"nobody knows the address of {names}: {error.strerror or error}")
+            return RemoteError(f"cannot resolve {names}: {error.strerror or error}")
         if isinstance(error, ConnectionRefusedError):
             hint = "Start the other end first, for example `softmrc perf`."
             return RemoteError(f"nothing listens on {names} port {self._port} (connection refused). {hint}")
@@ -211,8 +211,8 @@ class Connector:
         if left_s <= 0 and not native.is_connected:
             raise TimeoutError("timed out")
         if left_s <= 0:
-            doubt = "" if native.has_heard else "; is it something else that has this port?"
-            raise HandshakeError(f"did not finish the handshake in time{doubt}")
+            hint = "" if native.has_heard else "; is it something else that has this port?"
+            raise HandshakeError(f"did not finish the handshake in time{hint}")
         due_s = native.due_s()
         await patience.readable(native.fileno(), left_s if due_s is None else min(due_s, left_s))
 

@@ -16,7 +16,7 @@ from softmrc.config.planes import LocalPlane
 from softmrc.fabric.host import FabricHost
 
 MAX_WAYS = 10
-AGAIN = 2  # how often the first is tried anew: another source port, and so another path where the network hashes them
+AGAIN = 2  # how often the first is tried again: another source port, and so another path where the network hashes
 
 
 def dial_candidates(

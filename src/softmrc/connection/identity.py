@@ -1,12 +1,12 @@
-"""Who an end is, shown by a key of its own: instead of a secret that all ends share and any of them can give away.
+"""Identity of an end, proved by its own key, instead of a secret that all ends share and any of them can leak.
 
 A folder holds the end's private key (X25519), and the public keys of those whom it knows:
 
     key.pem      PKCS #8, as `openssl genpkey -algorithm x25519` writes it, too; for its owner's eyes only
     known_peers  a line for each peer: its names and addresses, with commas between them, and its key
 
-Who calls wants the key that is known by the name that it called, so that nobody else who is known can take its place.
-Who is called takes anybody whom it knows. The file is read again when it has changed; a name may have several keys,
+A connector accepts only the key known by the name that it dialled, so no other known peer can take its place. A
+listener accepts every known key. The file is read again when it has changed; a name may have several keys,
 which is how a key is replaced. That either end has its key is proved by the core's handshake (Noise XX).
 """
 
@@ -52,12 +52,12 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Of a pipe nobody may ever open the other end."""
+    """The other end of a pipe may never be opened."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _text_of(path: Path, forbidden: int, only: str) -> str:
-    """Of a file that is ours, or root's, and nobody's else: `forbidden` are modes it must not have."""
+    """The text of a file that only we or root own: `forbidden` are modes it must not have."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
@@ -87,7 +87,9 @@ def _private_key(path: Path) -> bytes:
 def _known(path: Path) -> dict[bytes, tuple[str, ...]]:
     """Names by key."""
     found: dict[bytes, tuple[str, ...]] = {}
-    for number, line in enumerate(_text_of(path, 0o022, f"nobody else can write: chmod go-w {path}").splitlines(), 1):
+    for number, line in enumerate(
+        _text_of(path, 0o022, f"only its owner can write: chmod go-w {path}").splitlines(), 1
+    ):
         if not (words := line.partition("#")[0].strip()):
             continue
         entry = LINE.fullmatch(words)
@@ -135,8 +137,8 @@ class Identity:
 
     # spec: identities
     def name_of(self, key: bytes, dialled: tuple[str, ...] | None = None) -> str:
-        """The name by which the peer that has proved to have this key is known; where somebody was called, by that name
-        alone. Raises HandshakeError."""
+        """The name by which the peer that proved this key is known; for a connector, only the name that it dialled.
+        Raises HandshakeError."""
         known, path = self.known(), self.folder / KNOWN
         names = known.get(key, ())
         if dialled is None:
@@ -160,7 +162,7 @@ class Identity:
 
 
 def make(folder: Path) -> Identity:
-    """A new key, in a folder of its own; one that is there is never replaced."""
+    """A new key, in a separate folder; an existing key is never replaced."""
     _check_can_sign(folder)
     key = secrets.token_bytes(SIZE)
     text = base64.b64encode(PKCS8 + key).decode()

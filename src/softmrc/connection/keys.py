@@ -1,8 +1,8 @@
 """Whether packets are encrypted, and the keys of groups. The key schedule is the core's (`core/host/sealing.h`).
 
 Ranks of a group have no handshakes one by one. Each publishes a share of X25519, drawn for this group alone, in a
-record that the secret authenticates; keys are made of two ranks' shares and the secret. So whoever does not know the
-secret cannot take a rank's place, and who learns it later cannot read what was sent before.
+record that the secret authenticates; keys are made of two ranks' shares and the secret. So a
+process without the secret cannot take a rank's place, and learning it later does not reveal earlier packets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARE_BYTES = 32
 
 
 def is_wanted(device: Device, has_secret: bool) -> bool:
-    """Whether this device seals what goes to peers that it shares a secret with: as its `seal` says, and with "auto"
+    """Whether this device encrypts packets to peers that it shares a secret with: as its `seal` says, and with "auto"
     unless nothing leaves the machine."""
     choice = device.config.seal
     if choice == "on" and not has_secret:
@@ -43,7 +43,7 @@ def is_wanted(device: Device, has_secret: bool) -> bool:
 
 @dataclass(frozen=True)
 class PeerEncryption:
-    """What the other end says about sealing."""
+    """What the other end says about encryption."""
 
     cipher: Cipher
     share: bytes

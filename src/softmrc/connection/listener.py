@@ -69,7 +69,7 @@ class Listener:
         return self._acceptor.refused()
 
     def accept(self, timeout_s: float | None = None) -> Connection:
-        """The next peer that knows the secret and whose offer fits. Others are counted in `refused`, and are nobody's
+        """The next peer that knows the secret and whose offer fits. Others are counted in `refused` and raise no
         exception. With `timeout_s=0`, one that is there already."""
         if timeout_s is not None:
             seconds("timeout_s", timeout_s, or_else=FOR_EVER)
@@ -81,8 +81,8 @@ class Listener:
         turned_away = now.count - before
         why = f"; turned away: {turned_away}, the last of them {now.reasons[-1]}" if turned_away else ""
         if not timeout_s:
-            raise TimeoutError("nobody has connected yet")
-        raise TimeoutError(f"nobody connected within {timeout_s} s{why}")
+            raise TimeoutError("no peer has connected yet")
+        raise TimeoutError(f"no peer connected within {timeout_s} s{why}")
 
     async def accept_async(self) -> Connection:
         """`accept` for asyncio."""
@@ -98,8 +98,8 @@ class Listener:
         return connection
 
     def close(self) -> None:
-        """Receive nobody any longer; `accept` raises. Accepted connections go on, unless the device
-        was made by `listen`: then they end, and their peers notice at once."""
+        """Accept no more peers; `accept` raises. Accepted connections go on, unless the device was made by `listen`:
+        then they end, and their peers notice at once."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -114,7 +114,7 @@ class Listener:
             self.device.close()
 
     def __del__(self) -> None:
-        """Waits for nobody: it may run in a thread that holds what the acceptor's needs to end."""
+        """Waits for no thread: it may run in one that holds what the acceptor's thread needs to end."""
         with contextlib.suppress(Exception):  # half made
             if not self._is_closed:
                 self._is_closed = True
@@ -148,8 +148,8 @@ def listen(
     of `device`, or several) is what peers may write to, `settings` are fields of `DeviceConfig`. `identity` is a folder
     with a key and those of known peers (`softmrc.connection.identity`); without it and `secret`, SOFTMRC_IDENTITY or
     else SOFTMRC_SECRET; without `planes`, SOFTMRC_PLANES.
-    `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
-    device is given: `listen(device=Device(planes, port=4791))`."""
+    `port` is the TCP port where connectors find this side; packets use separate UDP ports, which you
+    set on the device: `listen(device=Device(planes, port=4791))`."""
     host, port, shared = named(host), tcp_port(port, 0), credentials_of(secret, identity)
     native_credentials(shared)
     at = _resolved(_everywhere(host))
@@ -177,8 +177,8 @@ class Addresses:
     scope_id: int = 0
 
     def on_planes(self, device: Device, is_open: bool) -> Addresses:
-        """Those of the device's planes, if one of them is among these. A listener that `is_open` authenticates nobody,
-        and so listens on loopback alone."""
+        """Those of the device's planes, if one of them is among these. A listener that `is_open` authenticates no
+        peer, and so listens on loopback alone."""
         planes = tuple(
             plane.address
             for plane in device.local_planes

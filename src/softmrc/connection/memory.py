@@ -11,8 +11,8 @@ from softmrc.errors import ConfigError, UsageError
 
 
 class OfferedMemory:
-    """Regions out of a buffer, or several. Those registered here are deregistered when nobody offers them any more: a
-    listener and the connections that it accepted offer the same. Regions of the caller's own stay registered."""
+    """Regions out of a buffer, or several. Those registered here are deregistered when the last user stops offering
+    them: a listener and the connections that it accepted offer the same. Regions of the caller stay registered."""
 
     def __init__(self, device: Device, memory: Any) -> None:
         self._lock = threading.Lock()

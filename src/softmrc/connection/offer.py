@@ -1,7 +1,7 @@
 """What a side offers: where it is, its queue pair, its memory; and what of a peer's offer is believed.
 
 A peer that is authenticated may still lie. The core checks every field before anything is made of it
-(`core/host/offer.h`), and it is told in words what was wrong.
+(`core/host/offer.h`), and the peer receives a message that says what was wrong.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S, until: floa
 
 
 def never_reached(qp: QueuePair, peer: Peer) -> str:
-    """What an error says of a peer that has answered on no plane; empty where it has, or nobody asked."""
+    """What an error says of a peer that has answered on no plane; empty where it has, or was not probed."""
     if reached(qp) or not qp.device.config.prove_addresses:
         return ""
     planes = silent(qp)
@@ -88,14 +88,14 @@ def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
 
 
 def tried(device: Device, planes: Sequence[PeerPlane]) -> str:
-    """What an error says of a peer that answers on no plane any longer: how long it was asked, and where. An error is
-    cut off when it is long, so what can be done about it comes first."""
+    """What an error says of a peer that answers on no plane any longer: for how long it was probed, and where. Long
+    errors are cut off, so the advice comes first."""
     rows = enumerate(zip(device.local_planes, planes, device.planes(), strict=True))
     over = [f"plane {plane} ({here} → {there.address})" for plane, (here, there, row) in rows if row["is_up"]]
     config = device.config
     patience = f"for {config.patience_s:.3g} s" if config.patience_s < float("inf") else "without end"
     return (
-        f"silence is borne {patience}, or less where the host says that nobody is there (`retry_exponential` of "
+        f"silence is borne {patience}, or less where the host reports the port as unreachable (`retry_exponential` of "
         f"DeviceConfig ({config.retry_exponential}), also in SOFTMRC_CONFIG; each more doubles it); "
         + (f"nothing came back over {few(over)}" if over else "no plane of this side is up")
     )

@@ -53,7 +53,7 @@ class MtuDiscovery:
         self._around = LONGEST_SEALED_OVERHEAD if is_sealed else LONGEST_PACKET_OVERHEAD
         self._payloads = [payload, *(step for step in STEPS if step < payload)]
         self._rounds: list[int] = []
-        self.found: list[PlaneMtu] = []  # by plane; empty where nobody asked
+        self.found: list[PlaneMtu] = []  # by plane; empty where none was probed
 
     def pauses(self, silent_rounds: int = SILENT_ROUNDS, until: float = math.inf) -> Iterator[float]:
         """How long to wait before looking again; ends when all is known that can be, after so many rounds in which
@@ -97,8 +97,8 @@ class MtuDiscovery:
         return all(self._is_known(one) or (is_late and not one.payload) for one in up)
 
     def _is_wanted(self) -> bool:
-        """Loopback carries what it says, unless somebody breaks it on purpose; and an SRv6 path is no route to the
-        address of its end."""
+        """Loopback carries its MTU, unless a fault is injected; and an SRv6 path is no route to the address of its
+        end."""
         device = self._device
         if device.has_routes:
             return False

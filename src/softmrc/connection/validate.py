@@ -52,7 +52,7 @@ def flag(field: str, value: object) -> bool:
 
 
 def address(field: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address that belongs to one host: what is sent there reaches nobody else, and is what it seems to be."""
+    """An address that belongs to exactly one host, and not an IPv4 address inside an IPv6 one."""
     try:
         if not isinstance(value, str) or "%" in value:
             raise ValueError

@@ -33,7 +33,7 @@ class BlockingWait:
     """The thread sleeps."""
 
     async def resolve(self, host: str, port: int, left_s: float) -> Where:
-        """A name is looked up in a thread of its own, since the system may take longer than there is time."""
+        """A name is looked up in a separate thread, since the system may take longer than there is time."""
         with suppress(socket.gaierror):
             return _numeric(host, port)
         answers: queue.SimpleQueue[Where | Exception] = queue.SimpleQueue()

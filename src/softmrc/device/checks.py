@@ -28,7 +28,7 @@ def whole(field: str, value: Any, bits: int) -> int:
 
 
 def seconds(field: str, value: Any, *, is_positive: bool = False, or_else: str = "") -> float:
-    """A duration. What never ends has other words than infinity, and is said before this is asked."""
+    """A duration. Infinity is refused: callers handle None and the like, which mean no limit, before this check."""
     number = value
     if type(value) not in (float, int):
         try:

@@ -47,7 +47,7 @@ class CompletionQueue:
         self._used_by: set[int] = set()  # queue pairs; the native queue knows those only that have left RESET
 
     def _use(self, call: Callable[..., Any], *more: Any) -> Any:
-        """Call it with the queue's number, which is never another's; say so if the queue goes, or has gone."""
+        """Call it with the queue's number, which is never reused; raise an error if the queue is destroyed."""
         try:
             return call(self.number, *more)
         except MrcError:
@@ -93,7 +93,7 @@ class CompletionQueue:
         return self._use(self.device.native.completion_fd)
 
     async def wait_async(self, most: int = 256) -> list[Completion]:
-        """`wait` for asyncio: other tasks run meanwhile."""
+        """`wait` for asyncio: other tasks run while it waits."""
         while not (found := self.poll(most)):
             self.device.check_open()
             await self.readable()
@@ -106,12 +106,12 @@ class CompletionQueue:
         self._used_by.discard(qpn)
 
     def destroy(self) -> None:
-        """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
+        """Release it, and what it holds, and wake all who wait for it. Refused while a queue pair uses it."""
         self.device.check_ours()
         self.check_alive()
         if any(self.device.native.has_qp(qpn) for qpn in list(self._used_by)):
             raise UsageError(f"completion queue {self.number} is used by a queue pair; destroy that first")
-        self._is_destroyed = True  # before it is so, for those who are told by that
+        self._is_destroyed = True  # set first, for the waiters that the next step wakes
         try:
             self.device.native.destroy_cq(self.number)
         except MrcError:
@@ -120,8 +120,8 @@ class CompletionQueue:
         self.wake()
 
     async def readable(self, unless: Callable[[], bool] | None = None) -> None:
-        """Until the queue may hold something, or another task has just emptied it. What `unless` tells of is not
-        waited for, nor missed if whoever makes it true calls `wake`."""
+        """Until the queue may hold something, or another task has just emptied it. Returns at once if `unless` is
+        true, and as soon as it becomes true if the code that makes it so calls `wake`."""
         await self._readiness.wait(self.fileno(), unless)
 
     def wake(self) -> None:
@@ -134,7 +134,7 @@ class CompletionQueue:
                 yield completion
 
     def retire(self) -> None:
-        """Destroy it as soon as nobody holds it: whoever still waits for it must not be given another's completions."""
+        """Destroy it once its last user releases it: a caller that still waits must not get another's completions."""
         self._is_retired = True
 
     def __del__(self) -> None:
@@ -162,7 +162,7 @@ class Readiness:
             elif not (unless and unless()):
                 await ready.wait()
             return
-        own = os.dup(fd)  # the loop knows it by a number that stays ours, though the descriptor may be closed meanwhile
+        own = os.dup(fd)  # the loop's number for it stays ours, even if the original is closed
         ready = self._waited_for[loop] = asyncio.Event()
         loop.add_reader(own, ready.set)
         try:

@@ -53,7 +53,7 @@ def _remedy(error: OSError, sockets: int, why: str) -> str:
 
 @functools.lru_cache(8)
 def warn_of_faults(faults: str) -> None:
-    """Once, and aloud: a variable that somebody forgot must not be taken for a broken network."""
+    """One warning: faults of a forgotten variable must not look like a broken network."""
     log.warning("SOFTMRC_FAULTS breaks the planes of this process's devices, on purpose: %s", faults)
 
 
@@ -75,13 +75,13 @@ def open_device(config: DeviceConfig, planes: Sequence[LocalPlane], mtu: int, wh
         warn_of_faults(faults)
     try:
         return Opened(native, faults, _open_control(native, config, planes, mtu))
-    except DeviceError:  # whoever keeps the exception would keep the device
+    except DeviceError:  # a kept exception would keep the device open
         native.close()
         raise
 
 
 def _open_control(native: Any, config: DeviceConfig, planes: Sequence[LocalPlane], mtu: int) -> str:
-    """Where this device can be asked and told (docs/reference/control.md); empty where it cannot."""
+    """The path of its control socket (docs/reference/control.md); empty where it has none."""
     speeds = [plane.speed_bps for plane in planes]
     path, why = _core.open_control(native, "verbs", mtu, _in_json(config), speeds)
     if why:

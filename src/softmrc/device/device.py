@@ -89,7 +89,7 @@ class Device:
         shutdown.track_device(self)
         self._profiles = DefaultProfiles(self.config, self.local_planes, self.mtu, self.stays_here)
         self._profile_numbers: dict[int, tuple[int, int]] = {}  # by lane
-        self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
+        self.domain = ProtectionDomain(self, 0)  # of what is given no other
         level = logging.INFO if why else logging.DEBUG
         if log.isEnabledFor(level):
             log.log(level, "%s", self._introduction(why))
@@ -104,7 +104,7 @@ class Device:
         return f"planes {names}{reason}; {lanes}, payload {self.mtu:,} B, {rate}b/s{known}"
 
     def payload(self, is_sealed: bool) -> int:
-        """Bytes of a full packet to peers with which packets are sealed, or are not."""
+        """Bytes of a full packet to peers with which packets are encrypted, or are not."""
         return plane_names.sealed_mtu(self.local_planes, self.mtu) if is_sealed else self.mtu
 
     def ports_of(self, lane: int) -> list[tuple[int, ...]]:
@@ -253,7 +253,7 @@ class Device:
                 qp.deny_ev(index)
 
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
-        """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
+        """Say where a peer is; packets from unknown addresses are dropped and counted. Planes that were added
         before are the same peer, which is then to be removed as often."""
         self.check_open()
         known = self._located(planes)
@@ -262,8 +262,8 @@ class Device:
         return peer
 
     def expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, tuple[EvProfile | None, list[int]]]:
-        # Say where somebody is who becomes a peer of this lane when the first packet comes or goes: by which number
-        # it is known until `native.forget_peer`; and the paths to it, with those that the node's denylist names.
+        # Register an address that becomes a peer of this lane with the first packet in either direction. Returns its
+        # number, valid until `native.forget_peer`, and the paths to it, with those that the node's denylist names.
         # `planes` are such as `softmrc.connection.validate` makes.
         if self._routes is None:
             return self._native.expect_peer(lane, [plane.native() for plane in planes]), (None, [])
@@ -292,18 +292,18 @@ class Device:
         return known
 
     def remove_peer(self, peer: Peer) -> None:
-        """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
-        packets are a stranger's."""
+        """The end of what `add_peer` began. When no queue pair, nor one in time-wait, uses it any more, its packets
+        come from an unknown address."""
         self.check_ours()
         self.check_held(peer)
         self._native.remove_peer(peer.id)
         self._peers.pop(peer.id, None)
 
     def check_held(self, peer: Peer) -> None:
-        # One that was removed, or another device's, has a number that may be somebody else's here.
+        # The number of a removed peer, or of another device's, may belong to a different peer here.
         instance("peer", peer, Peer, A_PEER)
         if self._peers.get(peer.id) is not peer:
-            raise UsageError(f"peer {peer} was removed from this device, or is none of its own; add it again")
+            raise UsageError(f"peer {peer} was removed from this device, or belongs to another; add it again")
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""
@@ -341,7 +341,7 @@ class Device:
         return plane
 
     def set_port(self, plane: int, up: bool) -> None:
-        """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
+        """Take a plane out of service, or put it back; peers are notified. It is up if its link is as well."""
         self.check_open()
         self._native.set_port(self._plane(plane), flag("up", up))
 

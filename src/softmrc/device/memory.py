@@ -57,7 +57,7 @@ class MemoryRegion:
             raise ConfigError("buffer", "0 bytes", "must be at least one byte")
         self._buffer: Any = held  # None: taken back
         self.device = device
-        self.domain = domain  # whose queue pairs may write here; None: nobody's
+        self.domain = domain  # whose queue pairs may write here; None: no queue pair may
         self.va = 0
         self.length: int = held.size
         self._rkey: int | None = None
@@ -68,7 +68,7 @@ class MemoryRegion:
 
     @property
     def buffer(self) -> Any:
-        """The memory itself. Whoever reads it holds it, so that letting go of a region frees nothing that is in use."""
+        """The memory itself. A reader holds a reference, so that releasing a region frees nothing that is in use."""
         if self._buffer is None:
             self.device.check_open()
             raise UsageError(f"{self!r}: register the memory again to use it")

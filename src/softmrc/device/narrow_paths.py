@@ -1,6 +1,6 @@
-"""Which planes of a device lose full packets, as far as peers were asked: for people, and to warn of each once.
+"""Which planes of a device lose full packets, as probes of peers found: to report, and to warn of each once.
 
-Nothing else follows from it. Every connection begins with full packets and asks anew, so one answer that was lost or
+Nothing else follows from it. Every connection begins with full packets and probes again, so one answer that was lost or
 forged makes no later connection small.
 """
 

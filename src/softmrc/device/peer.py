@@ -30,7 +30,7 @@ class PeerPlane:
         return _core.PeerPlane(self.address.packed, self.scope_id, self.port, list(self.source_ports))
 
     def to_wire(self) -> dict[str, Any]:
-        """What others are told of it; what the scope or the ways to it are, they know themselves."""
+        """What others receive about it; the scope and the paths to it they know themselves."""
         return {"address": str(self.address), "port": self.port, "source_ports": self.source_ports}
 
 
@@ -76,7 +76,7 @@ def port_keys(given: int, told: int) -> dict[str, int]:
 def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
     """Refuse an SRv6 path that a datagram socket cannot send along to this plane.
 
-    Switches shorten the carrier on the way and nobody rewrites the UDP checksum, so it has to sum up like the final
+    Switches shorten the carrier in flight without rewriting the UDP checksum, so it has to sum up like the final
     address; and a socket writes no segment routing header.
     """
     instance("plane", plane, PeerPlane, "must be a PeerPlane")

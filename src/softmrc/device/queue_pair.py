@@ -40,7 +40,7 @@ def _made(kind: Any, **settings: Any) -> Any:
 
 
 def _profile_number(field: str, value: object, kind: str) -> int:
-    """Of a profile that a controller laid down; 0: none was asked for."""
+    """The number of a profile that a controller stored; 0: none was given."""
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 0xFFFFFFFF:
@@ -66,7 +66,7 @@ class QueuePair:
 
     @property
     def reached_at(self) -> tuple[PeerPlane, ...]:
-        """What the peer's device has to be told of this end, for its `add_peer`."""
+        """What to pass to `add_peer` of the peer's device for this end."""
         return self.device.reached_at(self.lane)
 
     def init(self, *, ev_profile: EvProfile | int | None = None, cc_profile: CcProfile | int | None = None) -> None:
@@ -109,7 +109,7 @@ class QueuePair:
         **more: Any,
     ) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`. With `seal`,
-        packets are hidden and authentic, with these keys; all queue pairs to a peer are sealed, or none."""
+        packets are encrypted and authenticated with these keys; all queue pairs to a peer are encrypted, or none."""
         self.device.check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
@@ -148,7 +148,7 @@ class QueuePair:
         steps[state](**attributes)
 
     def error(self) -> None:
-        """Give up: everything posted is flushed, and the peer is told when it next writes."""
+        """Give up: everything posted is flushed, and the peer's next write fails."""
         self.device.native.modify_error(self.qpn)
 
     def post_write(

@@ -1,11 +1,11 @@
 """How a device leaves: closed to its callers at once, it goes on answering its peers for a little while.
 
-A peer that missed the last acknowledgement asks again, and must not be left to believe that what arrived did not. The
-device's own thread answers, until nobody has asked for a fifth of a second and for three seconds at most. Here it is
-kept alive meanwhile, the interpreter from ending, and what was never closed is closed in the end.
+A peer that missed the last acknowledgement asks again, and must learn that its data arrived. The device's own thread
+answers, until 0.2 s pass without a request and for three seconds at most. This module keeps the device alive until
+then, delays the end of the interpreter, and finally closes what was never closed.
 
-Daemon threads may wait for what is closed then. What they are told is no news to anybody, so their last words are not
-printed; and those that are still there hold what they hold for ever, which is no leak of anybody's.
+Daemon threads may wait for what is closed then. Their errors tell the user nothing, so they are not printed. Those that
+still run keep their references for ever, which is not reported as a leak.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def linger(native: Any) -> None:
 
 
 def release_port(port: int) -> None:
-    """Somebody wants this port: whoever leaves and still has it ends its goodbye."""
+    """A new device wants this port: a lingering device that still has it stops lingering."""
     for native in list(_leaving):
         if any(port in row["source_ports"] for row in native.planes()):
             native.cut_short()
@@ -82,7 +82,7 @@ def _end(fn: Callable[..., Any], *arguments: Any) -> None:
         threading.excepthook = lambda said: None if issubclass(said.exc_type, MrcError) else before(said)
     try:
         fn(*arguments)
-    except (KeyboardInterrupt, SystemExit):  # who is asked twice to stop does not finish what it was saying
+    except (KeyboardInterrupt, SystemExit):  # a second interrupt ends the lingering
         _core.expect_leaks()
 
 

@@ -1,4 +1,4 @@
-"""How wide a device is where nobody says: from the processors that this process may use, and who else wants them."""
+"""The default number of lanes: from the processors that this process may use, and the processes that share them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def processes_here(unless_said: int = 1) -> int:
 
 def lanes_here(port: int) -> int:
     """A lane is a thread, and the application wants as many processors as all lanes. With a fixed port there is one:
-    every other would take a port of its own beside it, which somebody else may have."""
+    each further lane needs another port, which another process may have."""
     return 1 if port else max(1, min(MAX_LANES, int(cores() / 2 / processes_here())))
 
 
 def lanes_of_rank(ranks_here: int, speeds_bps: Sequence[int]) -> int:
-    """Whoever waits for a collective drives a lane meanwhile, so that ranks may have all processors between them. Where
-    the speed of every link is known, more lanes than fill them would only share them."""
+    """A thread that waits for a collective drives a lane, so ranks may use all processors between them. Where the
+    speed of every link is known, more lanes than fill them would only share them."""
     enough = math.ceil(sum(speeds_bps) / LANE_BPS) if all(speeds_bps) else MAX_LANES
     return max(1, min(MAX_LANES, int(cores() / ranks_here), enough))

@@ -223,7 +223,7 @@ class Endpoint:
         self._native.destroy_cq(cq)
 
     def create_domain(self) -> int:
-        """A protection domain of its own, for queue pairs and for the memory that their peers may write to."""
+        """A new protection domain, for queue pairs and for the memory that their peers may write to."""
         return self._native.create_domain()
 
     def add_peer(self) -> int:
@@ -304,7 +304,7 @@ class Endpoint:
         self._native.on_unreachable(now_ps, peer)
 
     def may_answer_at_length(self, now_ps: int, peer: int, size: int) -> bool:
-        """Whether a driver may answer a question of its own with so many bytes."""
+        """Whether the driver may answer one of its requests with so many bytes."""
         return self._native.may_answer_at_length(now_ps, peer, size)
 
     def stats(self) -> dict[str, int]:

@@ -55,7 +55,7 @@ class ProcessConfig:
     most_received: int = 64  # packets taken from a plane at a time
     most_waiting: int = 0  # packets that a plane's queue holds, more are lost; 0: any number
     most_sent: int = 256  # packets polled before they leave
-    port_burst: int = 0  # packets for one plane before it is asked again whether it has room; 0: any number
+    port_burst: int = 0  # packets for one plane before its free capacity is checked again; 0: any number
     pace_us: float = 1.0  # every step of a turn takes up to this long
     hold_up: float = 0.0  # share of steps in which the process loses its core ...
     hold_up_us: float = 0.0  # ... for up to this long

@@ -1,7 +1,7 @@
 """A host of a fabric as a sender sees it: its planes, and the SRv6 paths to any other host.
 
 `SOFTMRC_FABRIC` (a fabric file) and `SOFTMRC_HOST` (a number) say which host a process runs on; `softmrc lab exec` sets
-both. `connect`, `listen` and the commands then use every path without being told more.
+both. `connect`, `listen` and the commands then use every path without further settings.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Breaking a lab and repairing it.
 
     down        the cable is cut: the far end from the hosts goes down, the other sees its carrier go
-    blackhole   packets vanish at both ends and nobody is told
+    blackhole   packets are dropped silently at both ends
     loss=1%     so many of them vanish
     corrupt=1%  a bit of so many of them is flipped (needs the switches' program)
-    slow=25%    so much of its rate is left, and nobody is told
-    flap=50ms   down and up in turn, by a process of its own, until healed
+    slow=25%    so much of its rate is left, without any notice
+    flap=50ms   down and up in turn, by a separate process, until healed
     reboot      a switch or host: all its ports go down at once
 
 What goes down loses its routes, so healing replays the lines of the ports concerned, and no others.

@@ -43,7 +43,7 @@ class PortState:
     packets: int
     bytes: int
     counts: bpf.PortCounts
-    dropped: int = 0  # by the queue; only where queues were asked for
+    dropped: int = 0  # by the queue; only where `queues` is set
     waiting_bytes: int = 0
 
 
@@ -145,7 +145,7 @@ class Lab:
         kernel.batch("ip", lines, "the cables")
 
     def _start_program(self) -> None:
-        """Load the program where ECN or trimming is asked for and it can be had; otherwise say why not, and go on."""
+        """Load the program where ECN or trimming is wanted and possible; otherwise report why not, and go on."""
         wanted = self.description.switch
         if not (wanted.ecn or wanted.trim):
             return

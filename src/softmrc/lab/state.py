@@ -1,7 +1,7 @@
 """Who made what: a lab's record, written before the first namespace and removed after the last.
 
 Nothing that is not in a record is ever touched. A record names namespaces and, once they exist, their inode numbers, so
-that one which somebody else made later under the same name is left alone. A record without a lab behind it is what a
+that one which another process made later under the same name is left alone. A record without a lab behind it is what a
 crash leaves, and is all that is needed to clean up.
 """
 
@@ -31,7 +31,7 @@ class LabState:
     namespaces: dict[str, int] = field(default_factory=dict)  # inode numbers; 0 where not known yet
     complete: bool = False
     acts: bool = False  # whether the BPF program is attached
-    without: str = ""  # why it is not, where it was asked for
+    without: str = ""  # why it is not, although it was requested
     up_s: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)  # what is broken, and how
     flappers: dict[str, tuple[int, int]] = field(default_factory=dict)  # cable: process and its start time

@@ -124,7 +124,8 @@ INLINE void set_word(struct __sk_buff* skb, u32 at, u16 value) {
   store_bytes(skb, at, &big, sizeof big, 0);
 }
 
-// Everything after RETH goes, or after the tag of its headers where the packet is sealed; lengths and DSCP say so in every header, and the checksum is given up.
+// Removes everything after RETH, or after the header tag of an encrypted packet. Adapts lengths and DSCP in every
+// header, and clears the checksum.
 INLINE int trim(struct __sk_buff* skb, const struct layout* at, u8 dscp) {
   u8 flags = 0, version = 0;
   if (load_bytes(skb, at->udp + udp_size + bth_flags, &flags, 1)) return 0;

@@ -15,5 +15,5 @@ def plugin_path() -> Path:
     """The plugin that came with this package."""
     path = Path(_core.__file__).parent / NAME
     if not path.exists():
-        raise DeviceError(f"this installation has no {NAME} beside {_core.__file__}; install softmrc again")
+        raise DeviceError(f"this installation has no {NAME} next to {_core.__file__}; install softmrc again")
     return path

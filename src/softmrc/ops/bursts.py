@@ -1,7 +1,7 @@
 """Why a burst was slow: for faces that know no collectives, as NCCL's plugin, and mark what they send in bursts.
 
-A burst is told by one end alone, which knows whether it waited for its peer, what it retransmitted, and which paths
-were left meanwhile. What happened on the way back, it does not.
+One end alone reports a burst. It knows whether it waited for its peer, what it retransmitted, and which paths were
+withdrawn during the burst. It does not know what happened on the return path.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BurstExplainer:
         """What a running device knows."""
         found = node.ask("bursts")["bursts"]
         if not found:
-            raise UsageError(f"device {node.name} has sent no burst yet; one is told of when the next begins")
+            raise UsageError(f"device {node.name} has sent no burst yet; a burst is listed once the next begins")
         return cls(found, node.events(("ev_state", "port_state")).events, node.queue_pairs())
 
     def slow(self) -> list[Explanation]:

@@ -21,7 +21,7 @@ from softmrc.planner.monte_carlo import MONTH_H, MonteCarloResult, draw, events_
 from softmrc.planner.plan import DesignSpec, fewest_tiers, shape_of
 from softmrc.planner.sensitivity import NO_DIFFERENCE, SensitivityResult, find
 
-EVENTS_DRAWN = 60_000  # unless more months are asked for
+EVENTS_DRAWN = 60_000  # unless more months are requested
 MAX_MONTHS = 24
 PLANES = (1, 2, 4, 8, 16)  # on which RoCE is tried
 NETWORK_RATES = tuple(

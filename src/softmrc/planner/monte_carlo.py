@@ -81,7 +81,7 @@ class SlowestHost:
 
     def __init__(self, d: Description) -> None:
         self._d, self._s = d, d.fabric
-        # What a host has of its own, and how many planes go with one of it.
+        # The parts of each host, and how many planes fail with one of them.
         self._of_host = {
             "port": 1,
             "cable": min(d.failures.planes_per_cable, d.fabric.planes),

@@ -84,7 +84,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class DesignSpec:
-    """What is asked for."""
+    """The requested design."""
 
     gpus: int
     nic_bps: int
@@ -143,7 +143,7 @@ class Design:
     planes: int
     tiers: int
     oversubscription: Fraction
-    nics: int  # that were asked for
+    nics: int  # requested
     port_bps: int
     radix: int
     downlinks: int  # of a leaf
@@ -180,7 +180,7 @@ class Design:
 
     @property
     def down_up(self) -> Fraction | None:
-        """Downlinks to uplinks of a leaf as it is built, which may be fewer than were asked for; None: no uplinks."""
+        """Downlinks to uplinks of a leaf as it is built, which may be fewer than requested; None: no uplinks."""
         if not self.uplinks:
             return None
         leaf = self.layout.hosts_per_leaf if self.layout else -(-self.nics * self.planes // self.switches_by_tier[0])
@@ -223,7 +223,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Impossible:
-    """A design that cannot be built, and the numbers that say so."""
+    """A design that cannot be built, and the numbers that show it."""
 
     planes: int
     tiers: int  # 0: with any number of them
@@ -278,7 +278,7 @@ def design(
     downlinks, uplinks = int(down), radix - int(down)
     most = downlinks * (radix // 2) ** (tiers - 2) * radix
     if uplinks < 1 or most < q.nics:
-        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for{_with_spares(q)}"
+        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are requested{_with_spares(q)}"
         raise ConfigError("tiers", tiers, f"too few: {need}", "Use more tiers or more planes.")
     if q.nics <= downlinks:
         raise ConfigError("tiers", tiers, f"must be 1: a single leaf connects all {q.nics:,} NICs")
@@ -447,7 +447,7 @@ def fabric_file(question: DesignSpec, found: Design) -> str:
         f"{counted(found.tiers, 'tier')}" + (f", {ratio_text(found.down_up)} at a leaf." if found.down_up else "."),
     ]
     if found.hosts != found.nics:
-        lines.append(f"# {counted(found.hosts - found.nics, 'NIC')} more than were asked for: every leaf has as many.")
+        lines.append(f"# {counted(found.hosts - found.nics, 'NIC')} more than requested: every leaf has as many.")
     lines += ["[fabric]", f"planes = {shape.planes}", f"hosts = {shape.hosts}"]
     lines += [f"hosts_per_leaf = {shape.hosts_per_leaf}", f"spines = {shape.spines}"]
     if shape.pods:

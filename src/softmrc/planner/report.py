@@ -76,7 +76,7 @@ def plan_note(prices: Prices) -> str:
 
 
 def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
-    """Where a design has more NICs than were asked for."""
+    """Where a design has more NICs than requested."""
     more = [d for d in found if isinstance(d, Design) and d.hosts != d.nics]
     if not more:
         return []
@@ -111,7 +111,7 @@ def plan_html(question: DesignSpec, found: Sequence[Design | Impossible], prices
     lines = [verdict_line(False, "not feasible", d.name, d.reason) for d in refused]
     lines += [f"<p>{escape(words)}</p>" for words in spare_places(found) + lane_notes(question, found)]
     if not designs:
-        return page_of(plan_title(question), "No design that was asked for can be built.", lines, [])
+        return page_of(plan_title(question), "None of the requested designs can be built.", lines, [])
     parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
     for heading, key in (
         ("Switches", "switches"),

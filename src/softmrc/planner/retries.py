@@ -97,7 +97,7 @@ class Cost:
 
     @property
     def usd(self) -> float | None:
-        """Of a thousand GPU-hours while a fault is there that stays; None: it does not, or it cannot be told."""
+        """Of a thousand GPU-hours during a permanent fault; None: the fault ends, or the cost is unclear."""
         mean = self.time.to_json()["mean"]
         return None if mean is None or not self.is_lasting else mean * 1000 * self.gpu_hour_usd
 
@@ -151,7 +151,7 @@ def _run(scenario: Scenario, seed: int) -> Result:
 def weigh(
     fault: str, transport: str, hit: list[Result], calm: list[Result], gpu_hour_usd: float, is_lasting: bool = True
 ) -> Cost:
-    """The runs with a fault beside those without, seed by seed."""
+    """The runs with a fault compared with those without, seed by seed."""
     retransmitted = float(np.mean([one.retransmitted / max(one.data_packets, 1) for one in hit]))
     pairs = [(a, b) for a, b in zip(hit, calm, strict=True) if a.verdict]
     calm_us = float(np.mean([one.makespan_us for one in calm]))

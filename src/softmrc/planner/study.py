@@ -1,5 +1,5 @@
-"""A design space: every combination of what may be varied, what it costs, what failures take from it, and which of them
-nobody could do better than.
+"""A design space: every combination of what may be varied, what it costs, what failures take from it, and which are
+Pareto-optimal.
 
     gpus = 16384                       [vary]  each a value or a list: planes, tiers, oversubscription,
     nics_per_gpu = 1                           nic_bps, switch_bps, spare_share
@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Study:
-    """What is asked."""
+    """The study's input."""
 
     gpus: int
     vary: dict[str, tuple[Any, ...]]
@@ -94,7 +94,7 @@ class Study:
         return [dict(zip(self.vary, values, strict=True)) for values in itertools.product(*self.vary.values())]
 
     def name_of(self, varied: dict[str, Any], built: Fraction | None = None) -> str:
-        """By what it differs from others. Where leaves are not full, they have more uplinks than were asked for."""
+        """By what it differs from others. Where leaves are not full, they have more uplinks than requested."""
         asked = _ratio(varied)
         words = [f"{counted(varied['planes'], 'plane')} × {counted(varied['tiers'], 'tier')}"]
         ratio = ratio_text(asked) if built in (None, asked) else f"{ratio_text(built)} ({ratio_text(asked)} asked)"
@@ -109,7 +109,7 @@ class Study:
 
 
 def _ratio(varied: dict[str, Any]) -> Fraction:
-    """That is asked for."""
+    """The requested oversubscription."""
     return Fraction(varied["oversubscription"]).limit_denominator(1000)
 
 

@@ -1,7 +1,7 @@
 """What a scenario answers, as a sentence that is computed from its runs, and the figure it rests on.
 
 A scenario may say in [answer] which figure that is; without, its workload decides. One seed gives the figure, several
-its spread. A run that did not finish is said to be just that: no figure of it is shown beside those of runs that did.
+its spread. A run that did not finish is reported as such: no figure of it is shown with those of runs that did.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _figure_text(one: VariantResult, figure: Figure) -> str:
 
 def _said(one: VariantResult, figure: Figure) -> str:
     if not one.values:
-        return f"no time that could be told with {one.name}, which does not finish ({one.why or 'no figure'})"
+        return f"no time with {one.name}, which does not finish ({one.why or 'no figure'})"
     return _figure_text(one, figure)
 
 

@@ -2,7 +2,7 @@
 
     [workload]
     kind = "chakra"
-    path = "traces/llama"        traces/llama.0.et, traces/llama.1.et, … beside the scenario; or .json
+    path = "traces/llama"        traces/llama.0.et, traces/llama.1.et, … in the scenario's folder; or .json
 
 Nodes that compute take the time that the trace has, or their operations at `gpu_flops`. A rank computes one thing at
 a time and calls the collectives of a group one after the other, both in the order of the trace, lowest ids first. What

@@ -1,6 +1,6 @@
 """Random draws that depend on the seed alone: not on the machine, and not on the version of NumPy.
 
-Each purpose has a stream of its own, so that one more draw in one place changes nothing in another.
+Each purpose has a separate stream, so that one more draw in one place changes nothing in another.
 """
 
 from __future__ import annotations

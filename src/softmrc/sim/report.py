@@ -94,8 +94,8 @@ def _us(value: float | None) -> str:
 
 
 def bands(result: Result, until_us: float = 0.0) -> list[Band]:
-    """When something was broken, by what; flaps of one thing are separate spans. What others are shown beside may last
-    longer than its own run."""
+    """When something was broken, by what; flaps of one thing are separate spans. A run that this one
+    is compared with may last longer: until `until_us`."""
     end = max(result.simulated_us, until_us, 1.0)
     open_: dict[tuple[str, int], float] = {}
     found = []

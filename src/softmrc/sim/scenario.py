@@ -43,7 +43,7 @@ class Transport:
 
     kind: str = setting("mrc", choices=("mrc", "roce"))
     mtu_bytes: int = setting(4096, low=256, high=65536)
-    header_bytes: int = setting(104, low=0, high=1024)  # on the link, beside the payload
+    header_bytes: int = setting(104, low=0, high=1024)  # on the link, besides the payload
     control_packet_bytes: int = setting(128, low=1, high=4096)
     trimmed_packet_bytes: int = setting(128, low=1, high=4096)
     base_rtt_us: float = setting(0.0, low=0)  # 0: worked out from the fabric
@@ -58,7 +58,7 @@ class Transport:
     congestion_control: str = setting("nscc", choices=tuple(_core.controllers()))
     window_bdp: float = setting(1.5, above=0)
     shared_window_bdp: float = setting(2.0, low=0)  # of all queue pairs of a host together; 0: no limit
-    hints: bool = False  # queue pairs are told how many others there will be, as a controller would
+    hints: bool = False  # queue pairs know how many others there will be, as if from a controller
     probe_interval_us: float = setting(1000.0, above=0)
     # How much later another packet must have been sent, and acknowledged, for a missing one to be lost: at least this.
     # Queues of switches make paths overtake each other by more than a quiet network shows. -1: a quarter base RTT.
@@ -173,7 +173,7 @@ def load(path: str | Path) -> Scenario:
 
 
 def parse(table: dict[str, Any], source: str = "") -> Scenario:
-    """A scenario from its table; `source` names it in messages, and files it mentions are looked for beside it."""
+    """A scenario from its table; `source` names it in messages; files it mentions are relative to its folder."""
     for key, value in table.items():
         if key not in _KEYS:
             raise refuse(source, key, value, "unknown key", known_keys(key, list(_KEYS), ""))

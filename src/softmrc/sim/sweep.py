@@ -97,7 +97,7 @@ def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: i
 
 
 def heads(keys: list[str]) -> list[str]:
-    """Keys as short as they can be and still be told apart: planes, links; or faults.kind, transport.kind."""
+    """Keys as short as they can be and still differ: planes, links; or faults.kind, transport.kind."""
     short = list(keys)
     for length in (3, 2, 1):
         ends = [".".join(key.split(".")[-length:]) for key in keys]

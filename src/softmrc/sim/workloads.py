@@ -179,7 +179,7 @@ class Collective(Workload):
             before = added
 
 
-RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # laps of the ring, less one step each
+RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # rounds of the ring, less one step each
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def make_plan(workloads: tuple[Any, ...], fabric: Fabric, seed: int, source: str
 
 
 def _with_line(error: ConfigError, source: str) -> ConfigError:
-    """Where the key stands; what is wrong in other files says so by itself."""
+    """Where the key stands; errors in other files already name their place."""
     if error.where != source or not Path(source).is_file():
         return error
     return located(error, source, read_text(Path(source), "scenario"))

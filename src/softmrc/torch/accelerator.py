@@ -1,5 +1,5 @@
-"""A device as a group sees it: two streams of its own, one for copies off it and one for copies onto it, and pinned
-memory that they go through.
+"""A device as a group sees it: two streams, one for copies off it and one for copies onto it, and pinned memory that
+they go through.
 
 That memory is a few cells, which are used again and again, however much travels. A cell belongs to one chunk of a
 collective until what came has been copied onto the device. A chunk that finds none free waits for the chunk that began

@@ -62,7 +62,7 @@ class Options:
 
 
 class MrcProcessGroup(CollectiveOps, dist.ProcessGroup):  # type: ignore[misc]
-    """A process group in Python: joining, leaving, and being asked about."""
+    """A process group in Python: joining, leaving, and queries."""
 
     supports_splitting = True
     supports_coalescing = False

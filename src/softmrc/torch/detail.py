@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-SAYING_BYTES = 512  # what does not fit is told apart by its hash
+SAYING_BYTES = 512  # what does not fit is distinguished by its hash
 
 Exchange = Callable[[np.ndarray, np.ndarray], Any]  # everybody's part into the whole; an operation under way
 

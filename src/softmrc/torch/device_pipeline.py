@@ -2,7 +2,7 @@
 
 Copies run on the streams of the group: off the device, once the caller's stream has made the tensor; back, once the
 bytes have come. The transport begins a chunk when its copy off is complete; a thread waits for that, so the caller goes
-on at once, and as many more as there are cells for are copied meanwhile. What has come is copied back while later
+on at once, and other chunks are copied while there are free cells. What has come is copied back while later
 chunks still travel. A caller that waits for the result waits for the bytes, and makes its current stream, not the host,
 wait for the last copy.
 
@@ -317,7 +317,7 @@ class DevicePipeline:
         return all(one.has_begun.is_set() and (one.operation is None or one.operation.done) for one in self._chunks)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until every chunk has come; meanwhile those that have are copied back. Raises what went wrong first."""
+        """Until every chunk has come; copies chunks back as they come. Raises what went wrong first."""
         until = timeouts.moment(timeout_s)
         with self._lock:
             self._awaiting += 1

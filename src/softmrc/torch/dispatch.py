@@ -177,7 +177,7 @@ class Dispatcher:
 
     def _compare(self, call: OpInfo) -> None:
         """Raise if another rank is about to do something else."""
-        callback_thread().begin()  # before the others are told, who begin what all agree on
+        callback_thread().begin()  # before this rank publishes: then the others may begin
         more = ", ".join(arguments.word(one) for one in call.more)
         said = detail.saying(call.name, self._issued[True] + 1, call.alike, more)
 

@@ -95,7 +95,7 @@ class OpRecord:
         self._operation = operation
 
     def end(self, error: Exception | None = None) -> None:
-        """Somebody knows that it has ended, and how."""
+        """Record that it has ended, and how."""
         if self.ended_ns:
             return
         self.ended_ns = time.time_ns()
@@ -119,12 +119,12 @@ class OpRecord:
     @property
     def duration_ms(self) -> float:
         if not self.ended_ns:
-            raise RuntimeError("the operation has not ended, or nobody has asked whether it has: wait for it first")
+            raise RuntimeError("the operation has not ended, or has not been queried since it did: wait for it first")
         return (self.ended_ns - self.begun_ns) / 1e6
 
     @property
     def state(self) -> str:
-        """In torch's words. If no caller has waited, the operation is asked."""
+        """In torch's words. If no caller has waited, this queries the operation."""
         if self.ended_ns:
             return "completed" if not self.error else "started"
         operation = self._operation
@@ -176,7 +176,7 @@ class FlightRecorder:
             self._records.append(record)
 
     def forget_operations(self, origin: GroupInfo) -> None:
-        """A group is left; what is still under way there is asked no more."""
+        """A group is left; its pending operations are no longer queried."""
         for one in self._listed():
             if one.origin is origin:
                 one.forget_operation()

@@ -1,4 +1,4 @@
-"""Other backends beside ours in one process group, where torch cannot keep them for us.
+"""Other backends next to ours in one process group, where torch cannot keep them for us.
 
 A group in Python replaces the group that torch was making, with every backend in it. So for `cpu:mrc,cuda:nccl` we make
 the others ourselves, and send each operation to the backend of its tensors' device.
@@ -50,7 +50,7 @@ def _make(name: str, store: Any, options: Any) -> tuple[Any, Any]:
         nccl.global_ranks_in_group = options.global_ranks_in_group
         nccl.group_name = options.group_id
         return kinds.NCCL, dist.ProcessGroupNCCL(store, rank, size, nccl)
-    raise RuntimeError(f"backend mrc can stand beside gloo and, where torch has it, nccl; not beside {name}")
+    raise RuntimeError(f"backend mrc can be combined with gloo and, where torch has it, nccl; not with {name}")
 
 
 def group_of_others(others: Others, options: Any) -> Any:

@@ -28,7 +28,7 @@ def likely(settings: EnvSettings, size: int) -> interfaces.DetectedPlanes | None
 
 
 def chosen(settings: EnvSettings, hosts: Sequence[object]) -> interfaces.DetectedPlanes:
-    """The planes to use and why, by what was asked for and on which hosts the ranks are."""
+    """The planes to use and why, from the settings and the hosts of the ranks."""
     if settings.planes:
         return interfaces.DetectedPlanes(settings.planes, settings.why)
     if len(set(hosts)) == 1:

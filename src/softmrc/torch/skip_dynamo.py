@@ -1,7 +1,7 @@
 """Keeps `torch.compile` out of our Python code.
 
 Torch calls a backend from C++ while it runs compiled programs (a DDP model's buffers, for one), and would then try to
-compile what the backend does. `torch.compiler.disable` says so too, but takes seconds to import.
+compile what the backend does. `torch.compiler.disable` has the same effect, but takes seconds to import.
 """
 
 from __future__ import annotations

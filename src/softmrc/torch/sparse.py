@@ -11,7 +11,7 @@ import torch.distributed as dist
 from softmrc.torch.arguments import CallError, OpOptions
 from softmrc.torch.staging import block
 
-USUAL_DIMS = 8  # ranks that differ in their dimensions are told so, up to here
+USUAL_DIMS = 8  # up to here an error names a difference in dimensions between ranks
 
 
 def sum_of(group: Any, tensor: torch.Tensor, how: OpOptions) -> Callable[[], None]:

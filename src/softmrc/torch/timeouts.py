@@ -15,7 +15,7 @@ POSITIVE = "must be a time above 0 and below 292 000 years, which is as far as t
 
 
 def of_group(timeout: Any) -> float:
-    """For every operation that has none of its own."""
+    """The timeout of every operation that is given none."""
     s = _seconds(timeout)
     if not s > 0:
         raise RuntimeError(str(ConfigError("timeout", str(timeout), POSITIVE)))

@@ -229,7 +229,7 @@ class CombinedWork:
             one.wait(timeouts.left(until))
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        """Called when all have ended; each is asked when those before it have."""
+        """Called when all have ended; each is queried when those before it have."""
         if not self._operations:
             fn(self)
             return

@@ -36,7 +36,7 @@ class DscpMap(Checked):
 
 
 DEFAULT_DSCP = DscpMap()
-ANY_PORT = 0  # as the native reader is told
+ANY_PORT = 0  # as the native reader takes it
 
 
 @dataclass(frozen=True, init=False)

@@ -25,8 +25,8 @@ LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
 def check() -> None:
-    """That it can be written, if somebody asked for it: before the peer is told anything, whom our paths do not
-    concern."""
+    """Check that the key log, if one is set, can be written. Called before anything is sent, so that no error to the
+    peer contains a path of this host."""
     if path := os.environ.get(KEYLOG):
         try:
             os.close(open_own(path, is_anew=False))

@@ -1,7 +1,7 @@
 -- MRC (Multipath Reliable Connection) for Wireshark: every header, as SoftMRC reads and writes it.
 --
 -- Filters: mrc.dqp (queue pair), mrc.psn, mrc.ev (the path), mrc.opcode, mrc.retransmission, mrc.nack, mrc.trimmed, mrc.sealed.
--- Of sealed packets headers are shown; what they hide, `softmrc dissect --keys` shows.
+-- Of encrypted packets only headers are shown; `softmrc dissect --keys` decrypts the rest.
 -- `softmrc dissect --install-wireshark` puts this file where Wireshark looks. Nothing here needs SoftMRC.
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")
@@ -20,7 +20,7 @@ local REASONS = {
 local SYNDROMES = { [0x1F] = "ACK", [0x61] = "INVALID_REQUEST", [0x62] = "REMOTE_ACCESS", [0x63] = "REMOTE_OPERATION" }
 local OPS = { [0] = "PORT_STATUS_UPDATE", [1] = "EV_PROBE" }
 local BTH, ICRC = 12, 4
-local KEY, HEADER_TAG, TAG = 12, 8, 16 -- of sealed packets
+local KEY, HEADER_TAG, TAG = 12, 8, 16 -- of encrypted packets
 local TRIMMED_DSCP = { [12] = true, [16] = true }
 
 -- Fields, by the names that SoftMRC gives them.
@@ -142,7 +142,7 @@ end
 
 local function is_sealed(buffer) return bits(buffer(1, 1):uint(), 0, 4) == 1 end
 
--- What is in the clear of a write; of a sealed one all that is in front of what it hides.
+-- The unencrypted part of a write; of an encrypted one, all that precedes the ciphertext.
 local function write_head(opcode, flags, trimmed, sealed)
   local head = BTH + 4 + (bits(flags, 4, 1) == 1 and 4 or 0) + 16
   if sealed then return head + KEY + HEADER_TAG end
@@ -172,7 +172,7 @@ local function dissect_seal(buffer, tree, at)
   tree:add(F["seal.qpn"], buffer(at, 3))
   tree:add(F["seal.epoch"], buffer(at + 3, 1))
   tree:add(F["seal.number"], buffer(at + 4, 8))
-  return string.format(" sealed %06x.%d number %s", buffer(at, 3):uint(), buffer(at + 3, 1):uint(), tostring(buffer(at + 4, 8):uint64()))
+  return string.format(" encrypted %06x.%d number %s", buffer(at, 3):uint(), buffer(at + 3, 1):uint(), tostring(buffer(at + 4, 8):uint64()))
 end
 
 local function dissect_tag(buffer, tree)
@@ -369,7 +369,7 @@ end
 
 mrc.dissector = dissect
 
--- On a port that nobody told us of: the opcode, the version and the exact length must fit.
+-- On an unregistered port: the opcode, the version and the exact length must fit.
 mrc:register_heuristic("udp", function(buffer, pinfo, root)
   if buffer:len() < BTH then return false end
   local opcode = buffer(0, 1):uint()
@@ -381,7 +381,7 @@ mrc:register_heuristic("udp", function(buffer, pinfo, root)
   return true
 end)
 
--- RoCE shares the port; what is none of ours goes on to whoever had it.
+-- RoCE shares the port; other packets go on to the dissector that had it before.
 local ports = DissectorTable.get("udp.port")
 local roce = ports:get_dissector(mrc.prefs.port)
 local shared = Proto("mrc_or_roce", "MRC, or RoCE on its port")

@@ -125,7 +125,7 @@ class PathTemplate(Checked):
     """A path that is computed: one destination's uSIDs (T0, T1, T0, host), into which plane and uplink are written.
 
     A field is (shift of its lowest bit, width). The plane goes into every uSID, or into the block where each plane has
-    a block of its own; the uplink goes into the T1's uSID.
+    a separate block; the uplink goes into the T1's uSID.
     """
 
     block: int = bits(32)

@@ -1,6 +1,6 @@
 """Plots as SVG text, drawn by hand: nothing to install, nothing to fetch, the same bytes for the same numbers.
 
-Colours are CSS variables, so that one plot fits a light and a dark page; `standalone` adds them for a file of its own.
+Colours are CSS variables, so that one plot fits a light and a dark page; `standalone` adds them for a separate file.
 What was not measured is not drawn: a line has gaps, a distribution ends below 1.
 """
 
@@ -135,7 +135,7 @@ def at_both_widths(draw: Callable[[int], str]) -> str:
 
 
 def _open(width: int, height: int, extra: str = "") -> str:
-    """One as wide as a page is not shrunk to a telephone's width, where nobody could read it, but can be moved."""
+    """A plot as wide as a page scrolls on a telephone: shrunk to that width it would be unreadable."""
     kind = "plot wide" if width >= WIDTH else "plot"
     return f'<svg class="{kind}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"{extra}>'
 
@@ -360,7 +360,7 @@ def step_chart(x: Sequence[float], y: Sequence[float], name: str, x_label: str, 
 
 
 def _exported(about: dict[str, Any]) -> str:
-    """The figures of a plot, for the script that shows them and for whoever wants them."""
+    """The figures of a plot, for the script that shows them and for other programs."""
     return f" data-plot='{html.escape(json.dumps(about), quote=True)}'"
 
 
@@ -388,7 +388,7 @@ def heat_map(values: np.ndarray, row_name: str, column_name: str, cell_names: Se
 
 
 def heat_scale() -> str:
-    """What the colours of heat maps mean; beside them once."""
+    """The legend of the colours of heat maps, shown once for all of them."""
     shades = [0.02, 0.25, 0.5, 0.75, 1.0]
     parts = []
     for i, share in enumerate(shades):
@@ -405,7 +405,7 @@ def _pooled(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def standalone(svg: str) -> str:
-    """The plot as a file of its own."""
+    """The plot as a separate file."""
     svg = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     start = svg.index(">") + 1
     head = svg[:start]

@@ -1,7 +1,7 @@
 """What the devices of this host say, asked at most twice a second however many look, and kept for a few minutes.
 
-All are asked at once, each by a thread of its own, with a short timeout. A device that misses it is left out and asked
-in the background until it answers, so a stopped process delays no request.
+It queries all devices at once, each in a separate thread, with a short timeout. A device that misses it is left out
+and queried in the background until it answers, so a stopped process delays no request.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Collector:
             for one in self._asked.values():
                 one.node.close()
             self._asked.clear()
-            self._asked_at = float("inf")  # no device is asked any more
+            self._asked_at = float("inf")  # no device is queried any more
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ask_all(self) -> None:
@@ -126,7 +126,7 @@ class Collector:
                 node.close()
 
     def _take(self) -> None:
-        """Take the answers. A device that timed out may be stopped and is asked again; other failures remove it."""
+        """Take the answers. A device that timed out may be stopped and is queried again; other failures remove it."""
         for name, one in list(self._asked.items()):
             if one.under_way is None or not one.under_way.done():
                 continue

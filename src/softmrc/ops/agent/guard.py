@@ -1,6 +1,6 @@
 """Authentication and rate limits of an agent.
 
-Authorised requests have a rate limit of their own, which refused ones do not consume. It is shared fairly between the
+Authorised requests have a separate rate limit, which refused ones do not consume. It is shared fairly between the
 users of one machine, or between addresses, and one share is left for a newcomer.
 
 On loopback every user of this machine is authorised, except pages of another origin (DNS may resolve any name to
@@ -25,7 +25,7 @@ from softmrc.errors import ConfigError
 MAX_A_SECOND = 200  # in all; half of it for one who is alone
 FORGOTTEN_S = 2.0  # without a request for so long a client has no share
 MAX_ORIGINS = 1024
-MAX_REFUSED_A_SECOND = 20  # with words of their own
+MAX_REFUSED_A_SECOND = 20  # with a reason in the answer
 LONGEST_PATH = 2048
 ORIGIN = "origin"  # in the state of a request: by whom it is counted
 Scope = dict[str, Any]
@@ -139,7 +139,7 @@ class Guard:
             return 401, "a token is needed: Authorization: Bearer …"
         host = headers.get("host", "")
         if not self._listen.token and not self._is_ours(host):
-            return 403, "this is not the host that was asked for"
+            return 403, "this is not the requested host"
         origin = headers.get("origin")
         if origin is not None and not _is_of(origin, host):
             return 403, "a page of another origin may not ask"

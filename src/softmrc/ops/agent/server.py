@@ -19,7 +19,7 @@ from softmrc.ops.agent.origin import origin_of
 
 MAX_AT_ONCE = 128  # connections
 MAX_SILENT = 64  # of them, that have asked nothing
-HEAD_S = 5.0  # until a request has been asked as a whole: its head, the rest is of no use here
+HEAD_S = 5.0  # until the whole head of a request has arrived; the rest is not used
 TAKEN_S = 10.0  # until some of an answer is taken that waits to be, each time
 
 

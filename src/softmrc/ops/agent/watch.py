@@ -38,7 +38,7 @@ class DenylistSource:
 
 
 class MapperSource:
-    """A mapper beside it, a step at a time."""
+    """A mapper in the same process, run a step at a time."""
 
     def __init__(self, mapper: Mapper) -> None:
         self._mapper = mapper
@@ -48,7 +48,7 @@ class MapperSource:
 
 
 class FabricWatch:
-    """Asks a source again and again in a thread of its own, and remembers what changed when."""
+    """Polls a source in a separate thread, and remembers what changed when."""
 
     def __init__(self, name: str, shape: Shape, source: Source) -> None:
         self.name, self.shape = name, shape
@@ -70,7 +70,7 @@ class FabricWatch:
         while not self._ends.is_set():
             try:
                 found = self._source.broken()
-            except Exception as trouble:  # of a file, or of a mapper that is short of something: it is asked again
+            except Exception as trouble:  # of a file, or of a mapper that is short of something: it is polled again
                 with self._lock:  # that repairs nothing
                     self._error = str(trouble) or type(trouble).__name__
                 self._ends.wait(1)

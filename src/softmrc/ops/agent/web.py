@@ -94,9 +94,7 @@ class Site:
         for count, most in ((self._streams.total(), MAX_STREAMS), (self._streams[origin], MAX_STREAMS_OF_ONE)):
             if count >= most:
                 return PlainTextResponse(f"{most} pages look already\n", status_code=503, headers=HEADERS)
-        self._streams[origin] += (
-            1  # before another is asked whether there is room; given back when the answer has ended
-        )
+        self._streams[origin] += 1  # before the limit is checked for another; given back when the answer has ended
         return EventStream(self._lines(request), partial(self._leave, origin))
 
     def _leave(self, origin: str) -> None:

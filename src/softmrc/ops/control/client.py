@@ -85,7 +85,7 @@ class DeviceClient:
                     f"device {self.name} does not accept connections: its process may be stopped"
                 ) from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise UsageError(f"device {self.name} cannot be asked: {why}") from None
+            raise UsageError(f"device {self.name} cannot be queried: {why}") from None
         return made
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class DeviceClient:
         """One line. After an error the connection is closed and the next request opens a new one: a late answer would
         be taken for that of another request."""
         if self._is_closed:
-            raise UsageError(f"device {self.name} cannot be asked: this client was closed")
+            raise UsageError(f"device {self.name} cannot be queried: this client was closed")
         until = time.monotonic() + self._timeout_s
         try:
             if self._socket is None:

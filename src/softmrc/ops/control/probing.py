@@ -28,8 +28,8 @@ class ProbeResult:
 def probe(
     node: DeviceClient, peer: int, plane: int, evs: Sequence[int], timeout_s: float = 1.0, dscp: int | None = None
 ) -> list[ProbeResult]:
-    """Ask a peer's node over these EVs (values, not indices) of a plane, and wait for the answers. The first that
-    cannot be asked ends the batch. `dscp` is that of the probes; answers have the DSCP of control packets."""
+    """Probe a peer's node over these EVs (values, not indices) of a plane, and wait for the answers. The first probe
+    that cannot be sent ends the batch. `dscp` is that of the probes; answers have the DSCP of control packets."""
     if not 1 <= len(evs) <= MAX_PROBES:
         raise ConfigError("evs", len(evs), f"must be 1 to {MAX_PROBES} in a batch")
     if not 0 < timeout_s <= 60:

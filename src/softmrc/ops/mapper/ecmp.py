@@ -1,7 +1,6 @@
 """A mapper for fabrics that choose paths by a hash: probes of running devices over each of their source ports.
 
-Nobody knows which cables a source port's packets take, only that they are the same ones each time. So what can be told
-apart is told apart, and no more:
+The cables that a source port's packets take are unknown, but are the same each time. So it distinguishes only:
 
     plane    nothing that anybody sends over it comes back well
     port     nothing to or from one host over one plane does
@@ -133,8 +132,8 @@ def _candidates(cells: Sequence[EcmpSample]) -> list[EcmpFinding]:
 
 
 def _is_seen_by_others(kind: str, host: str, inside: Sequence[EcmpSample]) -> bool:
-    """A host's port is told from a pair by a second peer of the host, a plane from a port by cells that no host has in
-    common."""
+    """A second peer of the host distinguishes its port from a pair; cells without a common host distinguish a plane
+    from a port."""
     ends = [{one.source, one.destination} for one in inside]
     if kind == "port":
         return len(set().union(*ends) - {host}) >= 2

@@ -1,8 +1,8 @@
 """A lab to map: real packets through the kernel's SRv6, sent and caught by one process that has a socket in every host.
 
-A packet is plain UDP to the carrier of its route, without a UDP checksum: the address changes on the way, and a broken
-packet must come back to be told from a lost one. It ends with a checksum of its own, the ICRC's. Round trips are from
-the sender's clock to the kernel's stamp on arrival.
+A packet is plain UDP to the carrier of its route, without a UDP checksum: the address changes in flight, and a
+corrupted packet must come back to differ from a lost one. It ends with its own checksum, computed as the ICRC. Round
+trips are from the sender's clock to the kernel's stamp on arrival.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class LabFabric:
             while (early := due - time.monotonic()) > 0:
                 drain(early)
             body = _HEAD.pack(_MAGIC, first + i, time.time_ns()) + padding
-            # A port without carrier says so; a packet that cannot leave is a packet lost.
+            # A port without carrier raises an error; a packet that cannot leave counts as lost.
             with contextlib.suppress(OSError):
                 self._sockets[source].sendto(body + zlib.crc32(body).to_bytes(4, "big"), (address, self.port))
             if i % 16 == 15:

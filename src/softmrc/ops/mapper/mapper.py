@@ -153,7 +153,7 @@ class Mapper:
         return find_slow(self.components, self.matrix, last, beyond * 8e9 / rate, losses)
 
     def _look_closer(self, found: list[Finding]) -> bool:
-        """More packets over whatever is suspected on thin evidence, spread over a few slots of their own."""
+        """More packets over what is suspected on thin evidence, spread over a few extra slots."""
         settings = self.settings
         suspects = self._suspects(found)
         if not settings.focus_crossings or not suspects.any():

@@ -25,7 +25,7 @@ _ENDLESS = 1 << 62
 
 
 class SimulatedFabric:
-    """A fabric under simulated time, without traffic of its own."""
+    """A fabric under simulated time, without other traffic."""
 
     def __init__(self, shape: Shape, seed: int = 1) -> None:
         self.shape = shape
