@@ -15,7 +15,7 @@ class DeviceConfig:
     """A node on real sockets. The defaults are for software: coarser timers, and windows that hide scheduling."""
 
     port: int = 0  # the UDP port of every plane; further lanes have those that follow; 0: any free one
-    lanes: int = 0  # threads that move packets, each with sockets of its own; 0: by cores, or one where there is a port
+    lanes: int = 0  # threads that move packets, each with its own sockets; 0: by cores, or one if `port` is set
     sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
     quantum: int = 0  # packets in a row that may share a path; 0: as many as two GSO batches hold
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
@@ -43,7 +43,7 @@ class DeviceConfig:
     window_bytes: int = 2_097_152
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 65_536  # that arrive before a SACK is sent unsolicited
-    sack_gap_us: float = 50.0  # between two that nobody asked for, unless four times as much has come
+    sack_gap_us: float = 50.0  # between two unsolicited SACKs, unless four times as much has arrived
     probe_interval_us: float = 1_000.0  # between probes of a withdrawn EV, at first
     answers_per_s: int = 10_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
     mpr: int = 64  # of 128 packets each: what may be under way, or have overtaken others
@@ -56,7 +56,7 @@ class DeviceConfig:
     # unfinished handshakes with peers that are not authenticated, and as many with others, in a process
     max_pending: int = 256
     max_pending_per_address: int = 64  # likewise, with one address
-    max_connections: int = 8_192  # that a process has accepted and not closed; one more is told to try again
+    max_connections: int = 8_192  # that a process has accepted and not closed; one more is refused with "try again"
     max_connections_per_address: int = 2_048  # likewise, from one address
 
 
