@@ -1,4 +1,4 @@
-"""The commands about fabrics and labs, as somebody types them."""
+"""The commands about fabrics and labs, as a user types them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def steady(text: str) -> str:
 @needs.lab
 @needs.BPF
 def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
-    """With a lab of another name, so that it may run beside one that is up."""
+    """With a lab of another name, so that it may run next to one that is up."""
     name = f"doc{os.getpid()}"
     (tmp_path / f"{name}.toml").write_text((ROOT / "examples" / "lab.toml").read_text())
     commands = sessions(LAB.read_text())

@@ -1,4 +1,4 @@
-"""Every option of every command, with values that make no sense: a line that says so, and never a traceback.
+"""Every option of every command, with values that make no sense: a one-line error, and never a traceback.
 
 The commands and their options are read from the command itself, so that none is forgotten. Of those in TAKEN it is
 known which values mean something; every other one is refused, before anything is done.
@@ -117,7 +117,7 @@ OPTIONS = [(name, option) for name, option in OPTIONS if name.split()[0] not in 
 
 
 def outcome(*arguments: str) -> Done:
-    """How the command ends: in time, and with no exception but one that is told in a line."""
+    """How the command ends: in time, and with no exception but one that is reported in a line."""
 
     def too_long(*_: object) -> None:
         raise AssertionError(f"{arguments} takes more than {LONG_S} s")

@@ -1,4 +1,4 @@
-"""Every command once as a user starts it: a process of its own, from its first import to its exit status."""
+"""Every command once as a user starts it: a separate process, from its first import to its exit status."""
 
 from __future__ import annotations
 

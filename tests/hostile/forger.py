@@ -47,7 +47,7 @@ def psn_between(rng: Random, span: tuple[int, int]) -> int:
 
 
 def psn_beyond(rng: Random, span: tuple[int, int]) -> int:
-    """A guess that misses. One in some thousands would not; what that can do, nothing but sealing packets prevents."""
+    """A guess that misses. One in some thousands would not; only encrypted packets prevent what that can do."""
     return rng.randrange(span[1], span[0] + (1 << 24)) & packer.PSN_MASK
 
 

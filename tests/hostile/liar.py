@@ -1,4 +1,4 @@
-"""A connector that knows the secret and says whatever it is told to, and visitors that do not even know that.
+"""A connector that knows the secret and sends whatever a test gives it, and clients that do not know the secret.
 
 The layouts of frames and offers are written here once more, apart from the core's, so that they can hold every lie.
 """
@@ -244,7 +244,7 @@ def pending(listener: Listener) -> int:
 
 
 def is_left_as_it_was(listener: Listener) -> bool:
-    """Nobody half connected, and nothing that was made for one that was refused."""
+    """No pending handshake, and nothing that was made for a refused one."""
     device = listener.device
 
     def is_so() -> bool:

@@ -1,11 +1,11 @@
-"""Forged packets in the midst of honest traffic and bad weather, at queue pairs in every state, one seed at a time.
+"""Forged packets during honest traffic and network faults, at queue pairs in every state, one seed at a time.
 
 python -m tests.hostile.swarm 7          one seed
 python -m tests.hostile.swarm 0 300      all of them from 0 to 299
 
-Whatever a stranger or a blind forger sends: honest messages arrive whole and in order, no queue pair leaves its state,
-and nothing grows. Somebody on the path can do more, until packets are sealed; not crash us, write outside of what was
-opened to the peer, nor make anything grow.
+Whatever an unknown host or a blind forger sends: honest messages arrive whole and in order, no queue pair leaves its
+state, and nothing grows. An on-path attacker can do more unless packets are encrypted. It still cannot crash us, write
+outside of what was opened to the peer, nor make anything grow.
 """
 
 from __future__ import annotations

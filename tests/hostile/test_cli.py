@@ -1,4 +1,4 @@
-"""What strangers and clients can do to a person at a terminal: nothing but be named."""
+"""What unauthenticated hosts and clients can show at a user's terminal: only their name."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_stranger_cannot_end_a_server_or_write_on_its_terminal() -> None:
 
 @contextmanager
 def fake_listener(said: str) -> Iterator[int]:
-    """A port where everyone is told the same."""
+    """A port that sends the same text to every client."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
 

@@ -58,7 +58,7 @@ def _nobody_else() -> Iterator[None]:
 
 
 class Dropping:
-    """An acceptor that drops whoever makes an offer for somebody else, before the listener has looked at it."""
+    """An acceptor that drops a client with an offer in favour of another, before the listener has looked at it."""
 
     def __init__(self, native: _core.Acceptor) -> None:
         self._native = native
@@ -87,7 +87,7 @@ def test_nothing_is_made_of_an_offer_whose_keys_are_gone(monkeypatch: pytest.Mon
 
 
 def test_a_dripping_client_is_dropped_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is for the whole handshake: nobody stays by sending a little now and then."""
+    """The time is for the whole handshake: a client cannot extend it by sending a little now and then."""
     monkeypatch.setattr(acceptor_module, "HANDSHAKE_S", 2.0)
     with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
         assert eventually(lambda: pending(listener) == 1)
@@ -266,7 +266,7 @@ def test_who_is_ready_stays_though_it_is_the_oldest(monkeypatch: pytest.MonkeyPa
 
 
 def test_all_of_a_busy_host_that_connects_at_once_get_in() -> None:
-    """More than there is room for, at every step: they are told to come again, and do."""
+    """More than the limit, at every step: they receive "try again", and do."""
     count = 2 * MAX_PER_ADDRESS + 32
     assert count > MAX_WAITING
     ends: list[Any] = []
@@ -324,7 +324,7 @@ def test_connections_that_nobody_accepts_are_bounded(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
 def test_accepted_connections_are_bounded_until_they_are_closed(limit: str) -> None:
-    """In all listeners of a process together. Who comes is told to try again, and does."""
+    """In all listeners of a process together. A further client receives "try again", and does."""
     settings: dict[str, Any] = {limit: 3}
     with Device([HOST]) as device, ExitStack() as stack:
         first, second = (stack.enter_context(listen(memory=bytearray(64), **settings)) for _ in range(2))

@@ -1,5 +1,5 @@
-"""Somebody on the wire ends the TCP connection of an authenticated one, or says something on it. That decides nothing:
-neither where packets are encrypted, nor on loopback, where they are not."""
+"""An on-path attacker ends the TCP connection of an authenticated one, or injects data. That decides nothing: neither
+where packets are encrypted, nor on loopback, where they are not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {
 
 
 class Relay:
-    """A wire of TCP that somebody owns."""
+    """A TCP relay under an attacker's control."""
 
     def __init__(self, port: int) -> None:
         self._door = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A command that is run in a stranger's folder runs nothing that lies there."""
+"""A command that is run in another user's folder runs nothing that lies there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POISON = ("softmrc", "json", "torch", "numpy", "multiprocessing", "pickle", "str
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where we are: whoever imports a module from here leaves its name in `touched`."""
+    """The working directory: an import of a module from here leaves its name in `touched`."""
     here = tmp_path / "hostile"
     here.mkdir()
     for module in POISON:

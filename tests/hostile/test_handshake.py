@@ -1,4 +1,4 @@
-"""What a listener says to liars and strangers, and what a connector says to listeners that are none."""
+"""What a listener says to malicious and unauthenticated peers, and a connector to what is no listener."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def listener() -> Iterator[Listener]:
         yield made
 
 
-# A liar who knows the secret.
+# A malicious peer that knows the secret.
 
 
 def test_an_honest_offer_is_accepted(listener: Listener) -> None:
@@ -80,7 +80,7 @@ def test_an_honest_offer_is_accepted(listener: Listener) -> None:
 
 @pytest.mark.parametrize("offer", LIES.values(), ids=LIES)
 def test_every_lie_in_every_field(listener: Listener, offer: dict[str, Any]) -> None:
-    """It is told so in words, nothing is made of it, and the next one is served."""
+    """It receives an error message, nothing is made of its offer, and the next one is served."""
     before = listener.refused.count
     answer = answer_to(listener, offer)
     assert isinstance(answer, str) and answer.startswith("refused: ") and len(answer) < 1000
@@ -292,7 +292,7 @@ def test_a_listener_may_lie_as_well(name: str) -> None:
         assert not device._regions and device._native.cq_count == 0
 
 
-# A stranger.
+# An unauthenticated host.
 
 KINDS = st.sampled_from([HELLO, CONFIRM, SESSION, REFUSAL]) | number(8)
 HELLOS = st.builds(
@@ -412,7 +412,7 @@ def test_little_is_read_of_one_that_is_not_authenticated(name: str) -> None:
 
 
 class Keys:
-    """Folders with keys of two that know each other, and of one that nobody knows."""
+    """Folders with keys of two that know each other, and of one that is unknown to both."""
 
     def __init__(self, folder: Path) -> None:
         self.mine, self.theirs, self.other = (identity.make(folder / name) for name in ("mine", "theirs", "other"))

@@ -1,5 +1,5 @@
-"""Ends that prove themselves by keys of their own: whom they know they connect to, and nobody else gets further than a
-sentence, which both ends hear."""
+"""Ends that authenticate with their own keys: known peers connect; others get an error message, which both ends
+see."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def connected(mine: Path, theirs: Path, **settings: Any) -> Iterator[tuple[Conne
 
 @contextmanager
 def refusing(listener: Listener) -> Iterator[None]:
-    """Nobody gets in meanwhile, and nothing stays of who tried."""
+    """No client gets in during the block, and nothing is kept of those that tried."""
     before = listener.refused.count
     yield
     with pytest.raises(TimeoutError):
@@ -166,7 +166,7 @@ def test_files_that_others_can_get_at(people: People, name: str, mode: int, word
     (a / name).chmod(0o600)
     with listen(identity=a) as listener, connect(HOST, listener.port, identity=a):
         (a / name).chmod(mode)
-        if name == KNOWN:  # a listener looks again at every visitor
+        if name == KNOWN:  # a listener reads it again for every client
             with pytest.raises((ConfigError, RemoteError)):
                 connect(HOST, listener.port, identity=a)
     if name == KNOWN:

@@ -1,6 +1,6 @@
 """Two peers on one device, and one of them lies: whatever keys it knows, it writes only what was offered to itself.
 
-The engine is fed by hand, so that the liar can say what no sender of ours would; then the same over sockets.
+The engine is fed by hand, so the malicious peer can send what no sender of ours would; then the same over sockets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOP = 1 << 64
 
 
 class Host:
-    """A node with two peers, each in a domain of its own, and memory that is offered to one, to the other, to none."""
+    """A node with two peers, each in a separate domain, and memory that is offered to one, to the other, to none."""
 
     def __init__(self) -> None:
         self.endpoint = Endpoint(EndpointConfig())
@@ -60,7 +60,7 @@ class Host:
         return bool((self.memory == FILL).all())
 
 
-# What the second peer, the liar, may say; its own memory is keys 101 and 102.
+# What the second peer, the malicious one, may say; its own memory is keys 101 and 102.
 LIES: dict[str, dict[str, Any]] = {
     "the key of what was offered to the other": {"rkey": 100, "va": VA},
     "a key that nobody has": {"rkey": 0, "va": VA},
@@ -174,7 +174,7 @@ def tell_lies_about_lengths(rng: random.Random) -> int:
 
 
 def accept(device: Device, other: Device, memory: Any) -> tuple[Any, Any, Any]:
-    """A queue pair to `other`, in a domain of its own, and what is offered to it."""
+    """A queue pair to `other`, in a separate domain, and what is offered to it."""
     domain = device.create_domain()
     region = device.register(memory, remote_write=True, domain=domain)
     near = device.create_qp(device.create_cq(), domain=domain)

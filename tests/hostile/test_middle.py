@@ -1,5 +1,5 @@
-"""Somebody between the two ends of a handshake, who changes, drops, repeats and replaces what they say; and what ends
-say to each other that do not go together. Without sockets."""
+"""An attacker between the two ends of a handshake, who changes, drops, repeats and replaces messages; and messages of
+ends that do not fit together. Without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody's packets can do who can write any address on them, but cannot read ours.
+"""What the packets of an attacker can do who can forge any source address, but cannot read our packets.
 
 Such a forger knows addresses and ports, perhaps a queue pair's number; not its PSNs, not the number at the other end,
 no key. Nothing that it sends may stop a connection, end it, or cost much.

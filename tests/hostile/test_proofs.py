@@ -1,4 +1,4 @@
-"""A peer that is really at one plane of those it named answers for another, which is somebody else's, with guesses.
+"""A peer that is really at one plane of those it named answers for another host's address with guesses.
 
 It sees every question that goes to its own plane, may have seen thousands before, and may answer as fast as it likes.
 """
@@ -52,7 +52,7 @@ def ports_used(rig: Rig) -> set[int]:
 
 
 def guesses(rng: Random, seen: Parsed, ticks: int) -> list[bytes]:
-    """Every number at the moment that the liar knows of, what it was asked itself, and blind ones."""
+    """Every number at the moment that the malicious peer knows of, its own probe's token, and blind ones."""
     made = [packer.response(EV_PROBE, number, ticks) for number in range(65536)]
     near = [seen.key + step & 2**64 - 1 for step in (-2, -1, 0, 1, 2)] + [seen.key ^ 2**64 - 1]
     blind = [rng.getrandbits(64) for _ in range(4096)]
@@ -141,7 +141,7 @@ def test_an_answer_counts_for_a_while_and_while_few_were_asked_since(keys: dict[
     assert ports_used(rig) == {OWN, VICTIM}
     lone = rig_that_asks(keys)
     question = asked(lone, lone.drain())
-    lone.endpoint.set_port(lone.now, VICTIM, False)  # so that nothing is asked there any more
+    lone.endpoint.set_port(lone.now, VICTIM, False)  # so that no probe goes there any more
     lone.advance(5 * S)
     lone.endpoint.set_port(lone.now, VICTIM, True)
     answer(lone, question[VICTIM], VICTIM)

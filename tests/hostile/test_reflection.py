@@ -1,6 +1,6 @@
-"""A peer says that somebody else's address is its own. The one who lives there gets a few small questions, and no data.
+"""A peer claims another host's address as its own. That host receives a few small probes, and no data.
 
-The engine is fed by hand first, with a clock of its own; then a third socket is offered to a device.
+The engine is fed by hand first, with a manual clock; then a third socket is offered to a device.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_a_signal_as_a_listeners_thread_has_started_leaves_nothing(monkeypatch: 
 
 @pytest.mark.parametrize("held", [0, 1], ids=["nobody to drop", "somebody to drop"])
 def test_a_listener_that_cannot_accept_serves_when_it_can_again(held: int) -> None:
-    """With nobody whose descriptor it could take it does not accept for a moment, at either of its sockets."""
+    """Without a pending client whose descriptor it could take it pauses `accept` at both of its sockets."""
     with (
         Device(PLANES) as device,
         listen("127.0.0.1", device=device, memory=bytearray(64)) as one,

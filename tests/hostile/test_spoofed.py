@@ -1,5 +1,5 @@
-"""Packets from a peer's own address and port, at real sockets. Those that nobody but the peer could send there need the
-right to open raw sockets, and are skipped without it."""
+"""Packets from a peer's own address and port, at real sockets. Spoofed ones need the right to open
+raw sockets, and are skipped without it."""
 
 from __future__ import annotations
 

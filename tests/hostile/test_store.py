@@ -128,7 +128,7 @@ def test_what_rank_0_did_not_write(tmp_path: Path, key: str, name: str) -> None:
 @pytest.mark.parametrize("name", BYTES)
 def test_who_finds_its_own_record_changed_says_so(tmp_path: Path, name: str) -> None:
     def live(rank: int) -> list[str]:
-        time.sleep(0.3 * (rank == 2))  # the others look meanwhile
+        time.sleep(0.3 * (rank == 2))  # the others look during this time
         key = ("nonce", f"record/*/{LIAR}", "none")[rank]
         return join(Damaged(DirectoryStore(tmp_path), BYTES[name], f"softmrc/group/{key}"), rank, 2.0)
 
@@ -139,7 +139,7 @@ def test_who_finds_its_own_record_changed_says_so(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_two_processes_of_one_rank(tmp_path: Path, rank: int) -> None:
-    """The one whose record was replaced says so; the other and the rest go on."""
+    """The one whose record was replaced reports it; the other and the rest go on."""
     store, key = DirectoryStore(tmp_path), "/nonce" if rank == 0 else "/record/"
 
     def written() -> list[str]:
@@ -224,7 +224,7 @@ def changed(field: tuple[Any, ...], value: Any) -> Damage:
 
 
 def joined(folder: Path, damage: Damage, timeout_s: float = 20.0) -> list[Any]:
-    """Rank 0 reads the liar's record with this damage, and lists it so."""
+    """Rank 0 reads the malicious rank's record with this damage, and lists it so."""
 
     def live(rank: int) -> Any:
         keys = [f"softmrc/group/record/*/{LIAR}"] if rank != LIAR else []
@@ -320,7 +320,7 @@ def test_a_copy_of_what_another_rank_wrote(tmp_path: Path) -> None:
 
 
 def test_records_of_another_run(tmp_path: Path) -> None:
-    """A whole run's, put back after it ended: nobody of it is there, and nobody is waited for longer than allowed."""
+    """A whole run's, put back after it ended: none of its ranks is there, and no wait is longer than allowed."""
     store = DirectoryStore(tmp_path)
 
     def live(rank: int, timeout_s: float) -> str:

@@ -1,5 +1,5 @@
-"""Somebody who sees every packet and may inject, change, cut, replay, reflect, reorder and delay: sealed packets leave
-it nothing but to be a bad network. A million of its packets: `python -m softmrc_bench.attacker 1000000`."""
+"""An attacker who sees every packet and may inject, change, cut, replay, reflect, reorder and delay: against encrypted
+packets it can do no more than a bad network. A million of its packets: `python -m softmrc_bench.attacker 1000000`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nor_while_keys_are_replaced() -> None:  # spec: rekeying
 
 
 def test_the_attack_can_succeed() -> None:
-    """Without a seal it does, so the tests above would notice; which packets it meets is chance."""
+    """Without encryption it does, so the tests above would notice; which packets it meets is chance."""
 
     def succeeds(seed: int) -> bool:
         found = attack(PACKETS, seed, is_sealed=False, icrc=False)
