@@ -1,8 +1,8 @@
-"""Every command and snippet in the code of the pages runs, as it stands there or shortened, in a folder of its own.
+"""Every command and snippet in the code of the pages runs, as it stands there or shortened, in a separate folder.
 
-Names of other hosts become a server here, and `ctl` and its like find a job that runs beside them. What another test
-compares with its page, and what cannot run here, stands in a table with the reason. What is new on a page is run as it
-is, and whoever adds it learns here whether it works.
+Names of other hosts become a server here, and commands such as `ctl` find a job that runs at the same time. What
+another test compares with its page, and what cannot run here, stands in a table with the reason. What is new on a page
+is run as it is.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ENDLESS = ("softmrc perf --port", "softmrc exporter")  # until Ctrl-C, after the
 NEEDS_JOB = ("softmrc ctl", "softmrc top", "softmrc explain", "from softmrc.ops import control")
 NEEDS_LAB = ("from softmrc.lab", "from softmrc.fabric.host")
 
-# One device that has a queue pair and a recording, and another in a folder of its own; until its input ends.
+# One device that has a queue pair and a recording, and another in a separate folder; until its input ends.
 JOB = """
 import os, sys, threading
 import numpy as np
@@ -182,7 +182,7 @@ CODE = all_code()
 
 
 class World:
-    """A folder with what a clone has, an own home, and what a command may need beside it."""
+    """A folder with what a clone has, a separate home, and other files that a command may need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -44,7 +44,7 @@ def begin(
     environment = {**clean, "SOFTMRC_PLANES": PLANES, "SOFTMRC_CONFIG": str(settings), **more}
     if SANITIZER:
         environment["SOFTMRC_SANITIZER"] = SANITIZER
-        # Before version 11 nobody says when it is over, and threads are left to the end of the process.
+        # Before version 11 NCCL does not call `finalize`, and threads are left to the end of the process.
         environment["TSAN_OPTIONS"] = os.environ.get("TSAN_OPTIONS", "") + ":report_thread_leaks=0"
     words = (programs.path("nccl_harness"), plugin_path(), version, processes, story, *numbers)
     return Story([str(word) for word in words], environment)

@@ -31,7 +31,7 @@ class Job:
         self.story = play(11, 2, "bursts", BURSTS, MESSAGES, late_one, LATE_MS, XDG_RUNTIME_DIR=str(folder), **more)
 
     def bursts(self, count: int) -> list[dict[str, Any]]:
-        """Those that are told of, once there are so many."""
+        """The bursts that are listed, once there are so many."""
         until = time.monotonic() + LIMIT_S
         found: list[dict[str, Any]] = []
         while len(found) < count:
@@ -64,7 +64,7 @@ def end(job: Job) -> None:
 
 def test_requests_without_a_pause_are_a_burst_and_a_late_receiver_is_named(play: Any, folder: Path) -> None:
     job = Job(play, folder, LATE_ONE)
-    found = job.bursts(BURSTS - 2)  # the last that ran is told of when the next begins
+    found = job.bursts(BURSTS - 2)  # the last that ran is listed once the next begins
     assert [one["number"] for one in found] == list(range(1, len(found) + 1))
     assert {(one["bytes"], one["requests"]) for one in found} == {(MESSAGES << 20, MESSAGES)}
     assert all(one["peer"] == "127.0.0.1" and one["took_s"] > 0 for one in found)

@@ -140,7 +140,7 @@ def test_nothing_grows(harness) -> None:
 
 
 @pytest.mark.process
-@NOT_UNDER_SANITIZERS  # which open files of their own
+@NOT_UNDER_SANITIZERS  # which open further files
 @pytest.mark.parametrize("strangers", [2000])
 def test_a_crowd_of_unauthenticated_clients_takes_no_descriptors_from_connectors(harness, strangers: int) -> None:
     harness(11, 1, "crowd", strangers)
@@ -213,7 +213,7 @@ def test_a_device_whose_second_lane_does_not_open_is_refused(harness) -> None:
 
 
 def test_two_communicators_of_a_process_share_a_fixed_port(harness) -> None:
-    """The second station, for what the process says to itself, has ports of its own."""
+    """The second station, for traffic within the process, has separate ports."""
     harness(11, 1, "traffic", 1, 20, 11, device=f"port = {free_ports(STRIDE)}")
 
 

@@ -1,4 +1,4 @@
-"""The plugin with sealed packets: the same stories, and nothing in the clear."""
+"""The plugin with encrypted packets: the same stories, and no plaintext."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_every_packet_is_sealed_and_keys_open_them(harness, tmp_path: Path) -> N
     files = list(tmp_path.glob("seen-*.pcapng"))
     assert len(files) == 2
     for file in files:
-        keys = Keys.read(keylog)  # anew: the other process has captured the same packets, and a number opens once
+        keys = Keys.read(
+            keylog
+        )  # again: the other process captured the same packets, and a number is accepted once
         records = list(read_pcapng(file))
         frames = [record.parse() for record in records]
         assert len(frames) > 20 and all(frame.sealed is not None for frame in frames)

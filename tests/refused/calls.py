@@ -46,16 +46,16 @@ DRIVER: Table = {
     ("caller", "write"): (EINTR, EAGAIN),
 }  # fmt: skip
 
-# What a lane does when one of its planes has no room: it is told by sendmmsg, and has the socket watched.
+# What a lane does when the socket buffer of a plane is full: sendmmsg reports it, and the lane watches the socket.
 NO_ROOM: Table = {("softmrc", "epoll_ctl"): (ENOMEM, ENOSPC, EINTR)}
 
-# What a lane does when nobody listens where a packet went: it reads the reports.
+# What a lane does when a packet's destination port is closed: it reads the reports.
 NOBODY_THERE: Table = {
     ("softmrc", "recvmsg"): (EINTR, ENOMEM, ENOBUFS),
     ("softmrc", "getsockopt"): (ENOMEM, ENOBUFS),
 }
 
-# What a lane does when links change, in a namespace of its own.
+# What a lane does when links change, in a separate namespace.
 LINKS: Table = {
     ("softmrc", "recv"): (EINTR, ENOMEM, ENOBUFS),
     ("softmrc", "if_nametoindex"): SHORT,
@@ -98,7 +98,7 @@ CONNECTOR: dict[str, tuple[int, ...]] = {
 # … from an address of a plane, of several ways to the listener.
 SOURCE: dict[str, tuple[int, ...]] = {"bind": (EADDRNOTAVAIL, ENOMEM)}
 
-# A control socket, while it is asked.
+# A control socket, during a request.
 CONTROL: Table = {
     ("softmrc-control", "poll"): (EINTR, ENOMEM, EINVAL),
     ("softmrc-control", "accept4"): (*SHORT, EINTR, EAGAIN, ECONNABORTED, EPERM),
@@ -127,7 +127,7 @@ OPENING: dict[str, tuple[int, ...]] = {
     "socket": SHORT,
 }
 
-# A listener is opened, on a device that is there; and a group is joined, by ranks with devices of their own.
+# A listener is opened, on a device that is there; and a group is joined, by ranks with separate devices.
 LISTENING: dict[str, tuple[int, ...]] = {
     "bind": (ENOMEM,),
     "epoll_create1": (EMFILE, ENOMEM),

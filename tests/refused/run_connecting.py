@@ -1,5 +1,5 @@
-"""Who connects while the system refuses something does so all the same, or is told why not in a sentence. The listener
-serves the next client, and nothing is lost at either end."""
+"""A connector succeeds although the system refuses something, or gets an error that says why. The listener serves the
+next client, and nothing is lost at either end."""
 
 from __future__ import annotations
 

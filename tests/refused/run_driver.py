@@ -21,7 +21,7 @@ MAX_UNDER_WAY = 8
 
 class Traffic:
     """Writes from one device to another whose ends are waited for, and whose bytes are compared. The caller sleeps
-    until it is told: it drives no lane."""
+    until it is woken: it drives no lane."""
 
     def __init__(self, a: Device, b: Device) -> None:
         self.devices = a, b

@@ -1,6 +1,6 @@
-"""A device follows its interfaces when they are made anew, and an address that moves, whatever is refused meanwhile.
+"""A device follows interfaces that are made again and an address that moves, whatever system calls fail.
 
-In a network namespace of its own: `unshare -n`.
+In a separate network namespace: `unshare -n`.
 """
 
 from __future__ import annotations

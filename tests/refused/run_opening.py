@@ -1,4 +1,4 @@
-"""What a caller asks for while the system refuses something: it is told in a sentence, or gets all that it asked for.
+"""A caller's request while the system refuses something: it gets an error message, or everything it requested.
 
 Each call that is made is refused once, one after another: the first, the second, until none is left. Afterwards
 nothing is lost, and the same works.
@@ -36,7 +36,7 @@ KEPT_BY_THE_LAST = 2  # descriptors, until its objects are collected; what each 
 
 def a_device() -> Any:
     """A device with two lanes, a queue pair in each, a descriptor to wait for, and a control socket; and one that it
-    writes to. They answer nobody once they are closed."""
+    writes to. They answer no requests once they are closed."""
     with contextlib.ExitStack() as stack:
 
         def opened(lanes: int) -> Device:
@@ -122,7 +122,7 @@ def a_listener(device: Device) -> Any:
 
 
 def a_group(ranks: ThreadPoolExecutor) -> Any:
-    """Of two ranks with devices of their own, which reduce. Both say why where it does not form."""
+    """Of two ranks with separate devices, which reduce. Both give a reason where it does not form."""
 
     def live(folder: str, rank: int) -> float:
         with Group.join(DirectoryStore(folder), rank, 2, planes=PLANES, lanes=1, timeout_s=LIMIT_S) as group:

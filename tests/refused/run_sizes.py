@@ -1,4 +1,4 @@
-"""Somebody asks again and again which sizes get through, and the one that is asked has no room to send."""
+"""A peer probes packet sizes again and again, and the probed device has no socket buffer left to answer."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TESTS = HERE.parent
 
 
 def run(home: Path, program: str, *words: str, within: tuple[str, ...] = ()) -> str:
-    """Of a process of its own, and with a folder of control sockets of its own."""
+    """In a separate process, with a separate folder of control sockets."""
     folders = [HERE, TESTS / "udp", TESTS / "collectives", TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
