@@ -128,12 +128,12 @@ int knock(const Handle& handle, const std::string& says, std::uint32_t from = IN
   const sockaddr_in to = place(INADDR_LOOPBACK, port_of(handle)), here = place(from, 0);
   require(bind(fd, reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0, "there is such an address");
   require(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "there is a listener");
-  if (!says.empty()) require(write(fd, says.data(), says.size()) > 0, "a stranger speaks");
+  if (!says.empty()) require(write(fd, says.data(), says.size()) > 0, "an unauthenticated client sends");
   return fd;
 }
 
-// As many strangers as are told, from many addresses, at all listeners of a process that has few descriptors: none of
-// them keeps a connector out.
+// So many unauthenticated clients, from many addresses, at all listeners of a process that has few descriptors: none
+// of them keeps a connector out.
 void crowd(const std::string& path, int version, const std::vector<int>& numbers) {
   constexpr std::size_t listeners = 16;
   constexpr int from_each_address = 50;
@@ -162,14 +162,14 @@ void crowd(const std::string& path, int version, const std::vector<int>& numbers
   for (std::size_t i = 0; i < listeners; ++i) loops.emplace_back(net, context);
   for (const Loop& loop : loops)
     require(write(told[1], loop.handle.data(), loop.handle.size()) == static_cast<ssize_t>(loop.handle.size()),
-            "handles are told");
+            "handles are sent");
   pollfd all_came{came[0], POLLIN, 0};
   for (const Deadline deadline(60); poll(&all_came, 1, 0) == 0; deadline.check("a crowd"))
     for (Loop& loop : loops) loop.accept();
   for (int i = 0; i < 100; ++i)
     for (Loop& loop : loops) {
       loop.accept();
-      require(!loop.receive, "no stranger comes through");
+      require(!loop.receive, "no unauthenticated client gets through");
     }
   require(entries("/proc/self/fd") < 600, "descriptors are left");
   for (Loop& loop : loops) loop.set_up("being connected in a crowd");
@@ -276,7 +276,7 @@ void stale_handle(const std::string& path, int version, const std::vector<int>&)
   must(net.finalize(context), "finalize");
 }
 
-// The one plane is at 127.0.0.2: nobody comes in by another address.
+// The one plane is at 127.0.0.2: no client connects at another address.
 void bound(const std::string& path, int version, const std::vector<int>&) {
   Net net = load(path, version);
   Loop loop(net, begin(net));
@@ -326,7 +326,7 @@ void unlike(const std::string& path, int version, const std::vector<int>&) {
   Net net = load(path, version);
   Loop loop(net, begin(net));
   const Handle& handle = loop.handle;
-  require(write(ends[1], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "the handle is told");
+  require(write(ends[1], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "the handle is sent");
   int status = 0;
   const Deadline deadline(25);
   while (waitpid(child, &status, WNOHANG) == 0) {
@@ -342,7 +342,7 @@ void unlike(const std::string& path, int version, const std::vector<int>&) {
   must(net.finalize(loop.context), "finalize");
 }
 
-// Settings that make no sense: NCCL is told that this is not for us, and why.
+// Settings that make no sense: the plugin declines, and logs why.
 void refused(const std::string& path, int version, const std::vector<int>&) {
   Net net = load(path, version);
   void* context = nullptr;
@@ -491,7 +491,7 @@ void attacked(const std::string& path, int version, const std::vector<int>&) {
   Attacked(net).run();
 }
 
-// Who connects is held up for longer than strangers are given, when it has made its offer.
+// A connector is delayed after its offer for longer than an unauthenticated client may take.
 void held_up(const std::string& path, int version, const std::vector<int>& numbers) {
   Net net = load(path, version);
   Loop loop(net, begin(net));

@@ -69,7 +69,7 @@ class Pages {
   Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
   ~Pages() { give_back(); }
   void give_back() {
-    // Kept as an address that nobody may use, so that nothing else is mapped there meanwhile.
+    // Kept as an inaccessible mapping, so that nothing else is mapped there.
     if (data_)
       require(mprotect(data_, size_, PROT_NONE) == 0 && madvise(data_, size_, MADV_DONTNEED) == 0,
               "memory is given back");

@@ -90,7 +90,7 @@ struct Flow {
 
   void look() {
     if (pending.empty()) return;
-    const auto which = luck() % 8 == 0 ? pending.end() - 1 : pending.begin();  // any may be asked about
+    const auto which = luck() % 8 == 0 ? pending.end() - 1 : pending.begin();  // any may be tested
     int is_done = 0, size = -1;
     must(side.net.tail.test(which->request, &is_done, &size), "test");
     if (!is_done) return;
@@ -99,7 +99,7 @@ struct Flow {
     if (!is_send) {
       require(is_filled(at(number), size_of(number), seed_of(number)), "a message has its bytes");
       for (std::size_t i = 0; i < canary; ++i)
-        require(at(number)[size_of(number) + i] == 0xA5, "nothing lands beside a message");
+        require(at(number)[size_of(number) + i] == 0xA5, "nothing is written outside a message");
     }
     is_used[number % window] = false;
     pending.erase(which);
@@ -169,7 +169,7 @@ void traffic(Side& here, int side, const std::vector<int>& numbers) {
   here.close();
 }
 
-// LL: whoever looks at the receive buffer while bytes come in finds no new flag beside old data.
+// LL: a reader of the receive buffer finds no new flag next to old data while bytes come in.
 void words(Side& here, int side, const std::vector<int>& numbers) {
   const std::uint32_t messages = static_cast<std::uint32_t>(numbers.at(0));
   const auto count = static_cast<std::size_t>(numbers.at(1));
@@ -198,7 +198,7 @@ void words(Side& here, int side, const std::vector<int>& numbers) {
         const std::uint64_t word = __atomic_load_n(memory + i, __ATOMIC_RELAXED);
         if (word >> 32 != number) continue;
         ++fresh;
-        require(static_cast<std::uint32_t>(word) == data_of(number, i), "a new flag stands beside new data");
+        require(static_cast<std::uint32_t>(word) == data_of(number, i), "a new flag stands next to new data");
       }
       partial += fresh > 0 && fresh < count;
       must(here.net.tail.test(request, &is_done, nullptr), "test");
@@ -336,7 +336,7 @@ void killed_receiver(Side& here, int side, const std::vector<int>&) {
   Result result = Result::success;
   // No grant will come: nothing is ever under way, and yet it must be noticed.
   while ((result = here.net.send(here.sends[0].comm, pages.data(), mib, &request)) == Result::success) {
-    require(!request, "nobody granted it");
+    require(!request, "it was not granted");
     deadline.check("noticing");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -346,7 +346,7 @@ void killed_receiver(Side& here, int side, const std::vector<int>&) {
   here.close();
 }
 
-// The sender goes ahead of the receiver as far as it is let, and what waits on the shelf is not written over.
+// The sender goes ahead of the receiver as far as allowed, and data in the eager buffer is not overwritten.
 void ahead(Side& here, int side, const std::vector<int>&) {
   constexpr int messages = 150;
   constexpr std::size_t size = 5000;
@@ -380,31 +380,32 @@ void ahead(Side& here, int side, const std::vector<int>&) {
   here.close();
 }
 
-// Both are told, and soon: who sent by the shelf has been told that all went well, and learns it by sending more.
+// Both get an error soon. A sender by the eager buffer saw success before, and gets the error with its next send.
 void too_long(Side& here, int side, const std::vector<int>&) {
   here.connect(2);
   constexpr std::size_t sizes[2][2] = {{200, 100},
-                                       {30'000, 20'000}};  // what is sent, and what fits: by the shelf, and granted
+                                       {30'000, 20'000}};  // what is sent, and what fits: eager, and granted
   for (int i = 0; i < 2; ++i) {
     Pages pages(longest);
     Connection& connection = side == 0 ? here.sends[i] : here.receives[i];
     void* const memory = here.registered(connection, pages);
     if (side == 0) {
       void* const first = here.begin_send(connection, pages.data(), sizes[i][0]);
-      if (i == 0) here.bootstrap.meet();  // with no grant to be had yet, it lies on the shelf
+      if (i == 0) here.bootstrap.meet();  // without a grant yet, it goes to the eager buffer
       Result result = outcome(here, first, 10);
       if (i == 0) here.bootstrap.meet();
       const Deadline deadline(5);
-      for (void* request = nullptr; i == 0 && result == Result::success; deadline.check("who sends too much is told")) {
+      for (void* request = nullptr; i == 0 && result == Result::success;
+           deadline.check("an error for too long a send")) {
         if (request) {
           result = outcome(here, std::exchange(request, nullptr), 5);
         } else {
-          result = here.net.send(connection.comm, pages.data(), 30'000, &request);  // for which nobody will ever ask
+          result = here.net.send(connection.comm, pages.data(), 30'000, &request);  // which is never received
         }
       }
       require(i == 0 ? result == Result::remote_error && warning().find("broke off") != std::string::npos
                      : result == Result::invalid_usage,
-              "who sends too much is told: " + warning());
+              "the sender gets an error: " + warning());
     } else {
       Pages more(4096);
       if (i == 0) here.bootstrap.meet();
@@ -413,7 +414,7 @@ void too_long(Side& here, int side, const std::vector<int>&) {
       on_warning = nullptr;
       require(result == Result::invalid_usage &&
                   warning().find("200 bytes to a receive of 100") != std::string::npos == (i == 0),
-              "who is sent too much is told: " + warning());
+              "the receiver gets an error: " + warning());
       if (i == 0) here.bootstrap.meet();
     }
     here.bootstrap.meet();
@@ -435,14 +436,14 @@ void forked(Side& here, int side, const std::vector<int>&) {
   }
   int status = 0;
   require(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
-          "a forked child is told, and ends");
+          "a forked child gets an error, and ends");
   here.bootstrap.meet();
   converse(here, side, 0, 500'000);
   here.bootstrap.meet();
   here.close();
 }
 
-// They talk until a file is there, so that somebody else may ask and tell the plugin meanwhile.
+// They talk until a file is there, so that another process may use the plugin's control socket until then.
 void tarry(Side& here, int side, const std::vector<int>&) {
   here.connect(1);
   const Deadline deadline(60);

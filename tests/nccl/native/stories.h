@@ -26,7 +26,7 @@ void tarry(Side& here, int side, const std::vector<int>& numbers);
 void bursts(Side& here, int side, const std::vector<int>& numbers);
 void many(Side& here, int side, const std::vector<int>& numbers);
 
-// In alone.cpp: one process, or one that makes others of its own.
+// In alone.cpp: one process, or one that starts others.
 using Alone = void (*)(const std::string& path, int version, const std::vector<int>& numbers);
 extern const std::map<std::string, Alone> alone;
 
