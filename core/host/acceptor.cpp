@@ -83,6 +83,7 @@ void Acceptor::close() {
   pending_.clear();
   listening_.clear();
   waits_.close();
+  wake_ = UniqueFd();
   resumes_at_ = never;
 }
 

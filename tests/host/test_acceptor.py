@@ -347,3 +347,14 @@ def test_a_listener_of_nccl_returns_though_refused_clients_come_without_end() ->
     while len(refused) < 10:
         assert time.monotonic() < until
         assert listener.poll(log) is None
+
+
+def test_a_closed_acceptor_holds_no_descriptors() -> None:
+    """Python may keep it for as long as an exception refers to it."""
+    before = len(os.listdir("/proc/self/fd"))
+    listening = Listening()
+    assert len(os.listdir("/proc/self/fd")) > before
+    listening.native.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    listening.native.close()
+    assert not listening.native.poll() and listening.native.pending == 0
