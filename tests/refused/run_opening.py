@@ -20,7 +20,7 @@ from typing import Any
 import calls
 import numpy as np
 from loopback import connect, drain
-from refusing import LIMIT_S, descriptors, refused, said, threads, times_refused, until
+from refusing import LIMIT_S, descriptors, refused, said, times_refused, until
 
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.connection import listen
@@ -41,10 +41,11 @@ def a_device() -> Any:
 
         def opened(lanes: int) -> Device:
             made = Device(PLANES, lanes=lanes)
+            # A lane's thread has its name only once it runs, and closes the descriptors as it ends.
+            stack.callback(until, lambda: made._native.is_over, "lanes end")
             stack.callback(made._native.cut_short)
             return stack.enter_context(made)
 
-        stack.callback(lambda: until(lambda: "softmrc" not in threads(), "lanes end"))
         device, other = opened(2), opened(1)
         near, _ = connect(device, other)
         near.send_cq.fileno()
