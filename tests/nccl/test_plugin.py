@@ -154,6 +154,12 @@ def test_a_forked_child_keeps_no_connection_that_is_being_set_up(harness) -> Non
     harness(11, 1, "outlived_connector")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("device", ["", "max_pending = 2\nmax_pending_per_address = 2"])
+def test_threads_connect_while_their_process_forks(harness, device: str) -> None:
+    harness(11, 1, "forks_meanwhile", 4, 50, device=device)
+
+
 def test_a_handle_of_a_failed_connection_leads_to_no_later_one(harness) -> None:
     harness(11, 1, "stale_handle")
 

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -245,6 +246,36 @@ void outlived_connector(const std::string& path, int version, const std::vector<
   close(peer);
   kill(child, SIGKILL);
   require(waitpid(child, nullptr, 0) == child, "the child ends");
+}
+
+// Threads connect, each with a listener, while the process forks: neither waits for the other for long, and a listener
+// that drops another's client for its own breaks nothing.
+void forks_meanwhile(const std::string& path, int version, const std::vector<int>& numbers) {
+  Net net = load(path, version);
+  void* const context = begin(net);
+  std::atomic<int> connected = 0;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < numbers.at(0); ++i)
+    threads.emplace_back([&] {
+      while (!is_over) {
+        Loop loop(net, context);
+        loop.set_up("being connected as others are");
+        loop.close();
+        ++connected;
+      }
+    });
+  int forks = 0;
+  for (const Deadline deadline(60); forks < numbers.at(1) || connected < numbers.at(1); deadline.check("forks")) {
+    const pid_t child = fork();
+    require(child >= 0, "it can fork");
+    if (child == 0) _exit(0);
+    require(waitpid(child, nullptr, 0) == child, "the child ends");
+    ++forks;
+  }
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
+  must(net.finalize(context), "finalize");
 }
 
 // What a handle says of a connection that has failed leads to no later one.
@@ -516,6 +547,7 @@ const std::map<std::string, Alone> alone{{"crowd", crowd},
                                          {"bound", bound},
                                          {"outlived", outlived},
                                          {"outlived_connector", outlived_connector},
+                                         {"forks_meanwhile", forks_meanwhile},
                                          {"stale_handle", stale_handle},
                                          {"cycle", cycle},
                                          {"unlike", unlike},
