@@ -26,8 +26,9 @@ const TomlValue* found_in(const TomlDocument& tables, const char* section, const
   return value == table->second.end() ? nullptr : &value->second;
 }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& value, const std::string& expected) {
-  throw HostError("SOFTMRC_FABRIC: " + message(key, "must be " + expected, value));
+[[noreturn]] void refuse(const std::string& key, const std::string& value, const std::string& expected,
+                         const std::string& hint = "") {
+  throw HostError("SOFTMRC_FABRIC: " + message(key, "must be " + expected, value, hint));
 }
 
 void read(const TomlDocument& tables, const char* key, std::uint32_t least, std::uint32_t most, std::uint32_t& into) {
@@ -43,14 +44,16 @@ void read(const TomlDocument& tables, const char* key, std::uint32_t least, std:
 // 100G, 51.2T, 20Mbit/s, or whole bits per second.
 std::uint64_t rate_of(const TomlValue& value) {
   std::uint64_t rate = 0;
-  std::string expected = "a rate, as 100G, 51.2T, 20M, or whole bits per second";
+  std::string expected = "a rate, as 100G, 51.2T, 20M, or whole bits per second", hint;
   try {
     if (const auto* whole = std::get_if<std::int64_t>(&value)) rate = static_cast<std::uint64_t>(*whole);
     if (const auto* text = std::get_if<std::string>(&value)) rate = rate_bps(*text);
   } catch (const UnitError& refusal) {
     expected = refusal.what();
+    hint = refusal.hint;
   }
-  if (rate < 1'000'000 || rate > 1'000'000'000'000'000) refuse("fabric.host_link_bps", to_string(value), expected);
+  if (rate < 1'000'000 || rate > 1'000'000'000'000'000)
+    refuse("fabric.host_link_bps", to_string(value), expected, hint);
   return rate;
 }
 

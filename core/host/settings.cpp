@@ -67,7 +67,7 @@ const char* words_of() {
 DeviceSettings device_of(const TomlTable& table, const std::string& file, DeviceSettings settings) {
   for (const auto& [name, value] : table) {
     bool is_known = false, is_taken = false;
-    std::string expected;
+    std::string expected, hint;
     proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
       if (one.name != name) return;
       is_known = true;
@@ -76,10 +76,12 @@ DeviceSettings device_of(const TomlTable& table, const std::string& file, Device
         is_taken = assign(settings.*one.member, value, name);
       } catch (const UnitError& refusal) {
         expected = refusal.what();
+        hint = refusal.hint;
       }
     });
     if (!is_known) throw HostError(file + ": " + message("device." + name, "unknown key", to_string(value)));
-    if (!is_taken) throw HostError(file + ": " + message("device." + name, "must be " + expected, to_string(value)));
+    if (!is_taken)
+      throw HostError(file + ": " + message("device." + name, "must be " + expected, to_string(value), hint));
   }
   raise_if(validate(settings));
   return settings;

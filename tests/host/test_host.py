@@ -100,6 +100,7 @@ def test_what_would_be_right_is_said_with_its_unit(tmp_path: Path) -> None:
     file = tmp_path / "softmrc.toml"
     for line, words in (
         ('rate_bps = "10X"', "as 100G"),
+        ('rate_bps = "100"', "Did you mean 100G"),
         ('base_rtt_us = "2"', "a duration with its unit"),
         ('timeout = "2h"', "at most 2,199 s"),
         ('buffer_bytes = "8 parsecs"', "as 8MiB"),
@@ -467,6 +468,7 @@ def test_a_denylist_needs_a_fabric(tmp_path: Path) -> None:
         ("[fabric]\nhosts = 7", "0", "`fabric.hosts`: must be .* .got 7"),
         ("[fabric]\nspines = 'x'", "0", "fabric.spines"),
         ("[fabric]\nhost_link_bps = '5 horses'", "0", "host_link_bps"),
+        ("[fabric]\nhost_link_bps = '100'", "0", "Did you mean 100G"),
         ("[fabric]\n[addressing]\nblock = 'fcbb::/16'", "0", "addressing.block"),
         ("[fabric]\n[addressing]\nplane_in = 'usid'", "0", "plane_in"),
         ("[fabric]", "16", "`SOFTMRC_HOST`: must be the number of a host of .*, 0 to 15 .got 16"),
