@@ -31,7 +31,8 @@ def run(words: list[str], folder: Path, **more: str) -> str:
     command = [sys.executable, "-m", "softmrc", *words]
     env = {**os.environ, "COLUMNS": "80", **more}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finds = words[0] == "mapper" and "nothing is broken" not in done.stdout
+    assert done.returncode == (3 if finds else 0), done.stdout + done.stderr
     return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
 
 

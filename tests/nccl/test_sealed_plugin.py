@@ -39,9 +39,7 @@ def test_every_packet_is_sealed_and_keys_open_them(harness, tmp_path: Path) -> N
     files = list(tmp_path.glob("seen-*.pcapng"))
     assert len(files) == 2
     for file in files:
-        keys = Keys.read(
-            keylog
-        )  # again: the other process captured the same packets, and a number is accepted once
+        keys = Keys.read(keylog)  # again: the other process captured the same packets, and a number is accepted once
         records = list(read_pcapng(file))
         frames = [record.parse() for record in records]
         assert len(frames) > 20 and all(frame.sealed is not None for frame in frames)
