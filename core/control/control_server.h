@@ -1,5 +1,6 @@
-// The control socket of a device: a request is a line of JSON, and so is its answer. docs/reference/control.md says which
-// there are. One thread serves all clients, and sleeps without requests; their handlers are in control/requests.cpp.
+// The control socket of a device: a request is a line of JSON, and so is its answer. docs/reference/control.md says
+// which there are. One thread serves all clients, and sleeps without requests; their handlers are in
+// control/requests.cpp.
 #pragma once
 
 #include <array>
