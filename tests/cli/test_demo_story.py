@@ -475,3 +475,9 @@ def test_the_area_holds_the_median(values: list[float]) -> None:
 @pytest.mark.parametrize(("share", "text"), [(-0.001, "+0 %"), (0.784, "+78 %"), (-0.2, "-20 %")])
 def test_percent(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_job_that_stopped_at_once_has_figures(steps: int) -> None:
+    run = TrainingRun(TCP, 20, step_at_s=[0.1] * steps, step_ms=[100.0] * steps, stopped="rank 0: it failed")
+    assert (run.median_ms, run.worst_ms, run.run_s) == (0.0, 0.0, 0.1 * steps)

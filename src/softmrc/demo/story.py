@@ -87,15 +87,15 @@ class TrainingRun:
 
     @property
     def median_ms(self) -> float:
-        return float(np.median(self.step_ms[1:]))  # the first step makes buckets and buffers
+        return float(np.median(self.step_ms[1:] or [0.0]))  # the first step makes buckets and buffers
 
     @property
     def worst_ms(self) -> float:
-        return float(np.max(self.step_ms[1:]))
+        return float(np.max(self.step_ms[1:] or [0.0]))
 
     @property
     def run_s(self) -> float:
-        return self.step_at_s[-1]
+        return self.step_at_s[-1] if self.step_at_s else 0.0
 
     def during(self, fault: ScriptedFault) -> np.ndarray:
         """Milliseconds of the steps that a fault touched, whole or in part."""
