@@ -37,7 +37,7 @@ from softmrc.collectives.rank_info import (
     is_final,
     parse_channels,
 )
-from softmrc.collectives.store_rendezvous import LINGER_S, RendezvousRestarted, StoreRendezvous
+from softmrc.collectives.store_rendezvous import RendezvousRestarted, StoreRendezvous
 from softmrc.collectives.work import CollectiveError, suppress_errors
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.config.planes import SMALLEST_MTU
@@ -147,7 +147,7 @@ class GroupJoin:
                 if self.rank == 0 and self._leaves_unsealed():
                     _say_unsealed()
         except BaseException as error:
-            why, linger_s = str(error) or type(error).__name__, LINGER_S if isinstance(error, Exception) else 0.0
+            why, linger_s = str(error) or type(error).__name__, None if isinstance(error, Exception) else 0.0
             if not isinstance(error, NotLocal):
                 suppress_errors(lambda: self.rendezvous.give_up(why, linger_s))
             if native is not None:

@@ -188,12 +188,12 @@ class StoreRendezvous:
             self._await([self._all_key("ready")], "ready")
         self._is_ready = True
 
-    def give_up(self, why: str, linger_s: float = LINGER_S) -> None:
+    def give_up(self, why: str, linger_s: float | None = None) -> None:
         """Write why, once, for those that wait for this rank. Rank 0 first waits for those that are about to join, and
         then until the others have left: the store may end with its process. Each takes so long at most."""
         if not self.nonce or self._has_given_up:
             return
-        self._has_given_up = True
+        self._has_given_up, linger_s = True, LINGER_S if linger_s is None else linger_s
         failure = _failure(self._rank, why)
         if self._rank or self._has_list:
             if not self._valid(self._shared("failed")):
