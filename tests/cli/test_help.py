@@ -121,7 +121,8 @@ def test_no_command_is_help() -> None:
         assert done.returncode == 2 and done.stdout.startswith("Usage: softmrc") and not done.stderr
 
 
-def test_the_version_and_completion() -> None:
+def test_the_version_and_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: ("bash", "/bin/bash"))  # there may be none
     assert softmrc_here("-V").stdout == softmrc_here("--version").stdout != ""
     done = softmrc_here("--show-completion", "bash")
     assert done.returncode == 0 and "complete" in done.stdout
