@@ -136,7 +136,7 @@ def test_what_a_thread_says_on_its_own_account_is_heard(tmp_path: Path) -> None:
     """Only what we do to it at the end is not: an error while the program runs is printed as ever."""
     program = textwrap.dedent(START) + "cq = Device().create_cq()\ncq.device.close()\nstart(cq.wait)\n"
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and "UsageError: device closed" in done.stderr, done.stderr
+    assert done.returncode == 0 and "UsageError: `device`: must be an open device" in done.stderr, done.stderr
 
 
 def test_a_thread_that_is_joined_at_the_end_ends(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
                     [*ask, *planes(0), "--count", "40", "--interval", "5ms"],
                     capture_output=True, text=True, env=env, timeout=60,
                 )  # fmt: skip
-                assert done.returncode == 1, done.stderr
+                assert done.returncode == 3, done.stderr
                 words = r"the link of plane 1 \(.*%p1a\) is down on this host; .*\n"
                 assert re.fullmatch(words, done.stderr), done.stderr
                 rows = re.findall(r"│ (\d) p\da .* (\d+)% │ +(\w+)", done.stdout)
