@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,11 +11,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 import needs
-from softmrc.demo import namespaces
+from softmrc.demo import namespaces, rank
 from softmrc.demo.loopback import Loopback
 
 pytestmark = pytest.mark.process
@@ -165,3 +167,14 @@ def test_examples(name: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step 40: loss" in done.stdout
+
+
+def test_a_fault_after_the_end_of_a_job_leaves_the_rank_listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may end before its last fault does, and there is no device then."""
+    sent = [{"do": "faults", "plane": 0, "faults": {}}, {"do": "port", "plane": 0, "up": True}, {"do": "train"}]
+    monkeypatch.setattr(rank, "read_messages", lambda: iter(sent))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("os._exit", lambda code: None)
+    orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    rank.listen(orders)
+    assert [orders.get_nowait() for _ in range(2)] == [{"do": "train"}, None]

@@ -35,6 +35,7 @@ TIMEOUT = timedelta(seconds=60)
 BUCKET_MB = 1.0  # several reductions a step, under way while the backward pass still computes
 COUNTERS = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
 _kept: list[Any] = []  # groups that are left
+_is_training = threading.Event()
 
 
 def listen(orders: queue.Queue[dict[str, Any] | None]) -> None:
@@ -42,10 +43,15 @@ def listen(orders: queue.Queue[dict[str, Any] | None]) -> None:
     for order in read_messages():
         if order["do"] == "train":
             orders.put(order)
-        elif order["do"] == "faults":
-            device_of().set_faults(order["plane"], **order["faults"])
-        elif order["do"] == "port":
-            device_of().set_port(order["plane"], order["up"])
+            continue
+        try:
+            if order["do"] == "faults":
+                device_of().set_faults(order["plane"], **order["faults"])
+            elif order["do"] == "port":
+                device_of().set_port(order["plane"], order["up"])
+        except Exception:
+            if _is_training.is_set():  # else the job ended before its last fault, and its device with it
+                raise
     orders.put(None)
     time.sleep(1)
     os._exit(1)  # the process that gave orders is gone, and training has not ended by itself
@@ -103,6 +109,7 @@ def train(order: dict[str, Any], store: Any, rank: int, size: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     dist.barrier()
     watch = NetworkSampler() if order["backend"] == "mrc" else None
+    _is_training.set()
     write_message(kind="begun", at=time.monotonic())
     for step in range(order["steps"]):
         start = time.monotonic()
@@ -115,6 +122,7 @@ def train(order: dict[str, Any], store: Any, rank: int, size: int) -> None:
     if watch is not None:
         watch.stop()
         watch.look()
+    _is_training.clear()
     write_message(
         kind="done", at=time.monotonic(), digest=digest(model), parameters=sum(p.numel() for p in model.parameters())
     )
