@@ -113,5 +113,5 @@ def test_a_sweep_imports_nothing_from_the_folder(folder: Path, tmp_path: Path) -
 def test_every_child_is_started_in_the_same_way() -> None:
     starters = {path.name: path.read_text() for path in SOURCES.rglob("*.py") if "sys.executable" in path.read_text()}
     assert set(starters) == {"subprocesses.py", "namespaces.py"}
-    assert '[sys.executable, "-P", __file__,' in starters["namespaces.py"]  # the demo's own process, started anew
+    assert '[sys.executable, "-P", __file__,' in starters["namespaces.py"]  # the demo's own process, started again
     assert python_command("softmrc_bench.soak", "1")[1:] == ["-P", "-m", "softmrc_bench.soak", "1"]
