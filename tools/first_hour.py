@@ -34,17 +34,17 @@ RIGHT: list[tuple[list[str], str]] = [
 # In their quick forms. Without root, torch or a GPU some end with a line that names what is missing.
 BENCHES = ("engine", "udp", "sealed", "sim", "assess", "operate", "failover", "lab", "allreduce", "join", "nccl")
 WRONG: list[tuple[list[str], dict[str, str], str]] = [
-    (["sim", "t1-rebot"], {}, "did you mean t1-reboot?"),
-    (["ping", "127.0.0.1:1"], {}, "does not answer"),
+    (["sim", "t1-rebot"], {}, "Did you mean t1-reboot?"),
+    (["ping", "127.0.0.1:1"], {}, "nothing listens on"),
     (["ping", "nowhere"], {}, "HOST:PORT"),
     (["perf", "--planes", "eth77"], {}, "no interface eth77"),
     (["perf", "--host", "0.0.0.0", "--port", "0"], {}, "secret"),
-    (["perf", "--port", "0"], {"SOFTMRC_PLANES": "lo,lo"}, "lo is there twice"),
-    (["ping", "127.0.0.1:1"], {"SOFTMRC_PLANS": "eth0"}, "did you mean SOFTMRC_PLANES?"),
-    (["ping", "127.0.0.1:1"], {"SOFTMRC_CONFIG": "/nowhere.toml"}, "a file that can be read"),
+    (["perf", "--port", "0"], {"SOFTMRC_PLANES": "lo,lo"}, "names lo twice"),
+    (["ping", "127.0.0.1:1"], {"SOFTMRC_PLANS": "eth0"}, "Did you mean SOFTMRC_PLANES?"),
+    (["ping", "127.0.0.1:1"], {"SOFTMRC_CONFIG": "/nowhere.toml"}, "no such file"),
     (["demo", "--steps", "2"], {}, "at least 20"),
     (["demo", "--output", "/nowhere/x.html"], {}, "cannot write"),
-    (["dissect", "/nowhere.pcapng"], {}, "No such file"),
+    (["dissect", "/nowhere.pcapng"], {}, "no such file"),
 ]
 
 
