@@ -114,7 +114,8 @@ class EvSetMachine(RuleBasedStateMachine):
             assert all(before[i].port in waiting for i in reachable), "only ports that have lost EVs may be passed over"
             return
         # A port that waits is as good as closed; which of them do depends on rounds that the model does not count.
-        good = {i for i in good if before[i].port not in waiting or before[i].port == before[chosen].port}
+        open_now = {i for i in reachable if before[i].port not in waiting or before[i].port == before[chosen].port}
+        good, restored = good & open_now, restored & open_now
         if good - {avoid_ev}:
             assert chosen in good - {avoid_ev}, (
                 "the packet takes a GOOD EV, not the one to avoid, not one just restored"
